@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Keys, values and enums that C and Go share. pkg/maps has the same structures in Go, and a test compares both,
+ * member by member, through the BTF of the compiled objects.
+ *
+ * Layout rules: an address is 16 bytes in network order, IPv4 as v4-mapped IPv6 (::ffff:a.b.c.d), so that one code
+ * path serves both families; a port is in host byte order; padding is explicit, because a hash key compares it.
+ */
+#ifndef SHUNT_TYPES_H
+#define SHUNT_TYPES_H
+
+#include <linux/types.h>
+
+/* Raised when a structure below changes its layout: state pinned by another layout is never read as this one. */
+#define LAYOUT_VERSION 1
+
+struct address {
+	__u8 bytes[16];
+};
+
+/*
+ * services: what a client dials. A node port stands under the unspecified address of its family (:: or
+ * ::ffff:0.0.0.0) and is valid for each address that has ADDRESS_NODE_PORTS.
+ */
+struct frontend {
+	struct address address;
+	__u16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+/* Consecutive cells of slots. One aligned 64-bit word, so that it is read and written in one access. */
+struct run {
+	__u32 base;
+	__u32 count;
+} __attribute__((aligned(8)));
+
+enum service_kind {
+	SERVICE_KIND_CLUSTER_IP = 1,
+	SERVICE_KIND_EXTERNAL_IP = 2,
+	SERVICE_KIND_LOAD_BALANCER = 3,
+	SERVICE_KIND_NODE_PORT = 4,
+};
+
+enum service_flag {
+	/* Which of the two endpoint sets the run is: set = local, clear = cluster. */
+	SERVICE_INTERNAL_LOCAL = 1 << 0,
+	SERVICE_EXTERNAL_LOCAL = 1 << 1,
+	/* What an empty run means: set = drop (endpoints exist, the policy excludes them), clear = reject. */
+	SERVICE_INTERNAL_DROP = 1 << 2,
+	SERVICE_EXTERNAL_DROP = 1 << 3,
+	/* Clients must be in source_ranges. */
+	SERVICE_SOURCE_RANGES = 1 << 4,
+	/* externalTrafficPolicy: Local. Unlike SERVICE_EXTERNAL_LOCAL it is set on the frontends of both kinds of
+	 * policy set and decides who is masqueraded. */
+	SERVICE_POLICY_LOCAL = 1 << 5,
+};
+
+enum algorithm {
+	ALGORITHM_RANDOM = 0,
+};
+
+/*
+ * services: value. The kernel reuses the memory of a replaced element at once, so a program that was preempted
+ * between lookup and use may find another frontend's value under its pointer: service_id and frontend_check
+ * are one 64-bit word that is compared before and after reading the rest (see frontend.h).
+ */
+struct service {
+	__u32 service_id;
+	__u32 frontend_check;
+	struct run internal;
+	struct run external;
+	__u32 flags; /* enum service_flag */
+	__u32 affinity_timeout_s; /* 0: no affinity */
+	__u8 kind; /* enum service_kind */
+	__u8 algorithm; /* enum algorithm */
+	__u8 pad[6];
+};
+
+enum backend_flag {
+	BACKEND_CLUSTER = 1 << 0, /* in the cluster set of its service port */
+	BACKEND_LOCAL = 1 << 1, /* in the local set of its service port */
+	BACKEND_ON_NODE = 1 << 2, /* the endpoint is on this node */
+};
+
+/* backends: backend id -> backend. The first word repeats the key and is compared like that of struct service. */
+struct backend {
+	__u32 backend_id;
+	__u32 service_id;
+	struct address address;
+	__u16 port;
+	__u8 protocol;
+	__u8 pad;
+	__u32 flags; /* enum backend_flag */
+};
+
+enum address_flag {
+	/* A Service's ClusterIP: all its ports are ours, undefined ones are refused. */
+	ADDRESS_CLUSTER_IP = 1 << 0,
+	/* An address of this node that serves node ports. */
+	ADDRESS_NODE_PORTS = 1 << 1,
+	/* An address on one of this node's devices. */
+	ADDRESS_ON_NODE = 1 << 2,
+};
+
+/* service_names: service id -> what people call it. Strings end with a zero byte. */
+struct service_name {
+	char namespace[64];
+	char name[64];
+	char port[64];
+	__u8 protocol;
+	__u8 family; /* 4 or 6 */
+	__u8 pad[6];
+};
+
+/* source_ranges: an LPM key. prefix_bits counts service_id (32 bits) and the prefix of the v4-mapped address. */
+struct source_range {
+	__u32 prefix_bits;
+	__u32 service_id;
+	struct address address;
+};
+
+/*
+ * affinity: a client is an address, or (address all zero) a network namespace whose address is not known. A node's
+ * own processes are one client, the node's network namespace.
+ */
+struct affinity_key {
+	struct address client;
+	__u64 netns_cookie;
+	__u32 service_id;
+	__u32 pad;
+};
+
+struct affinity_value {
+	__u64 last_used_ns; /* CLOCK_MONOTONIC */
+	__u32 backend_id;
+	__u32 pad;
+};
+
+/* service_stats: service id -> counters, per CPU. */
+struct service_stats {
+	__u64 connections; /* translated connects, and UDP flows of unconnected sockets */
+	__u64 refused; /* connects and sends answered with an error, for any reason */
+	__u64 no_backend; /* of these, because no endpoint was usable */
+};
+
+/* meta: one element: what must outlive the agent beside the maps themselves. */
+struct meta {
+	__u32 layout_version;
+	__u32 next_backend_id; /* high-water mark: ids below may be remembered somewhere and are never given again */
+};
+
+#endif
