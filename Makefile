@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# clang-19 compiles the BPF objects: docs/development.md has the comparison with clang-14.
+CLANG        := clang-19
+CLANG_FORMAT := clang-format-19
+VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS      := -s -w -X github.com/shunt-lb/shunt/pkg/version.version=$(VERSION)
+export CGO_ENABLED := 0
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## the static binary, bin/shunt
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/shunt ./cmd/shunt
+
+.PHONY: demo
+demo: build ## a node in network namespaces, and the story of one connection (root)
+	bin/shunt demo
+
+.PHONY: test
+test: ## all tests, the quick part of the slow suites included (root)
+	go test -timeout 20m ./...
+
+.PHONY: test-unit
+test-unit: ## the tests that need neither root nor a kernel feature
+	go test ./pkg/... ./cmd/... ./tools/...
+
+.PHONY: generate
+generate: ## rebuild the BPF objects and their Go
+	BPF2GO_CC=$(CLANG) BPF2GO_STRIP=llvm-strip-19 go generate ./pkg/loader
+
+.PHONY: format
+format: ## format C and Go
+	$(CLANG_FORMAT) -i bpf/*.c bpf/*.h
+	gofmt -w cmd pkg test tools
+
+.PHONY: lint
+lint: ## vet, formats, staticcheck, the import and licence rules
+	go vet ./...
+	@out=$$(gofmt -l cmd pkg test tools); [ -z "$$out" ] || { echo "gofmt would change:"; echo "$$out"; exit 1; }
+	$(CLANG_FORMAT) --dry-run -Werror bpf/*.c bpf/*.h
+	go tool staticcheck ./...
+	go run ./tools/lint
+
+.PHONY: clean
+clean: ## remove what build made
+	rm -rf bin
