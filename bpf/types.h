@@ -14,9 +14,10 @@
 /* Raised when a structure below changes its layout: state pinned by another layout is never read as this one. */
 #define LAYOUT_VERSION 1
 
+/* Aligned, so that a program compares and copies it in words; its place in each structure is aligned anyway. */
 struct address {
 	__u8 bytes[16];
-};
+} __attribute__((aligned(4)));
 
 /*
  * services: what a client dials. A node port stands under the unspecified address of its family (:: or
@@ -101,6 +102,9 @@ enum address_flag {
 	ADDRESS_NODE_PORTS = 1 << 1,
 	/* An address on one of this node's devices. */
 	ADDRESS_ON_NODE = 1 << 2,
+	/* An external or load-balancer address of a Service: its declared ports are ours, no others. A program that
+	 * finds none of them looks twice, for the kernel may miss an element that is being replaced (frontend.h). */
+	ADDRESS_SERVICE = 1 << 3,
 };
 
 /* service_names: service id -> what people call it. Strings end with a zero byte. */
@@ -144,10 +148,63 @@ struct service_stats {
 	__u64 no_backend; /* of these, because no endpoint was usable */
 };
 
+/* One flow of a socket: what was dialled and what the kernel uses instead. service_id 0 is a free cell. */
+struct socket_flow {
+	__u64 last_used_ns; /* CLOCK_MONOTONIC */
+	struct address frontend;
+	struct address backend;
+	__u16 frontend_port;
+	__u16 backend_port;
+	__u32 service_id;
+	__u32 backend_id;
+	__u32 pad;
+};
+
+enum udp_flows_size {
+	UDP_FLOWS = 8,
+	UDP_SENDS = 16,
+};
+
+/*
+ * udp_flows: what an unconnected UDP socket talks to. sends is a ring of the latest datagrams, each the index of its
+ * flow plus one (0: answered, or never sent): replies of a backend that stands behind several frontends of this
+ * socket are told apart by the order of the datagrams.
+ */
+struct udp_flows {
+	struct socket_flow flows[UDP_FLOWS];
+	__u8 sends[UDP_SENDS];
+	__u32 next_send;
+	__u32 pad;
+};
+
+enum event_kind {
+	/* A process has taken a port that a node port uses. */
+	EVENT_BIND_CONFLICT = 1,
+};
+
+/* trace: one event. */
+struct trace_event {
+	__u64 time_ns; /* CLOCK_MONOTONIC */
+	__u64 netns_cookie;
+	struct frontend frontend;
+	__u32 service_id;
+	__u32 pid;
+	__u8 kind; /* enum event_kind */
+	__u8 refused; /* 1: the process got an error */
+	__u8 pad[2];
+	char command[16];
+};
+
 /* meta: one element: what must outlive the agent beside the maps themselves. */
 struct meta {
 	__u32 layout_version;
 	__u32 next_backend_id; /* high-water mark: ids below may be remembered somewhere and are never given again */
 };
+
+_Static_assert(sizeof(struct frontend) == 20, "key of services");
+_Static_assert(sizeof(struct service) == 40, "value of services");
+_Static_assert(sizeof(struct backend) == 32, "value of backends");
+_Static_assert(sizeof(struct affinity_key) == 32, "key of affinity");
+_Static_assert(sizeof(struct source_range) == 24, "key of source_ranges");
 
 #endif

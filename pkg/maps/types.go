@@ -110,6 +110,7 @@ const (
 	AddressClusterIP AddressFlags = 1 << iota
 	AddressNodePorts
 	AddressOnNode
+	AddressService
 )
 
 // ServiceName is the value of service_names (struct service_name).
