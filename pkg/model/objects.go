@@ -3,7 +3,9 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -63,10 +65,18 @@ type ServiceName struct {
 // String returns namespace/name.
 func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
 
+// Compare orders names by namespace, then by name.
+func (n ServiceName) Compare(o ServiceName) int {
+	return cmp.Or(strings.Compare(n.Namespace, o.Namespace), strings.Compare(n.Name, o.Name))
+}
+
 // SliceName identifies an EndpointSlice.
 type SliceName struct {
 	Namespace, Name string
 }
+
+// String returns namespace/name.
+func (n SliceName) String() string { return n.Namespace + "/" + n.Name }
 
 // Service is what the model needs of a v1 Service. Addresses are canonical (netip, unmapped); the source has parsed
 // them, and reported and left out what does not parse. A Service that kube-proxy skips (headless, ExternalName,
@@ -80,8 +90,8 @@ type Service struct {
 	ExternalIPs []netip.Addr
 	// LoadBalancerIPs are the ingress addresses of mode VIP; those of mode Proxy are left out by the source.
 	LoadBalancerIPs []netip.Addr
-	// SourceRanges guard the load-balancer addresses, by family; a list with a /0 has been emptied by the source,
-	// for that family.
+	// SourceRanges guard the load-balancer addresses, by family: a family without a range, or with a /0 among its
+	// ranges, is open. The model sees to that, and to host bits.
 	SourceRanges []netip.Prefix
 	// InternalLocal and ExternalLocal are the traffic policies; ExternalLocal is false where the API's value has no
 	// meaning for the Service's type (kube-proxy-semantics 1.5).
