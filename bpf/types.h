@@ -195,6 +195,17 @@ struct trace_event {
 	char command[16];
 };
 
+/* What the iterator over socket_flows prints: a connected UDP socket whose backend may no longer be used. */
+struct stale_socket {
+	__u32 netns_inode; /* the number in /proc/PID/ns/net */
+	__u32 backend_id;
+	struct address local;
+	struct address peer; /* the backend */
+	__u16 local_port;
+	__u16 peer_port;
+	__u32 bound_device; /* interface index, 0: none */
+};
+
 /* meta: one element: what must outlive the agent beside the maps themselves. */
 struct meta {
 	__u32 layout_version;

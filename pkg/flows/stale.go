@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flows
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/shunt-lb/shunt/pkg/maps"
+)
+
+// Stale is a connected UDP socket whose backend may no longer be used (struct stale_socket).
+type Stale struct {
+	NetnsInode  uint32
+	BackendID   uint32
+	Local, Peer netip.AddrPort
+	BoundDevice uint32
+}
+
+// record is struct stale_socket.
+type record struct {
+	NetnsInode  uint32
+	BackendID   uint32
+	Local       maps.Address
+	Peer        maps.Address
+	LocalPort   uint16
+	PeerPort    uint16
+	BoundDevice uint32
+}
+
+// Ender lists and ends stale sockets.
+type Ender struct {
+	iterator *ebpf.Program
+	sockets  *ebpf.Map
+	finder   finder
+}
+
+// NewEnder returns an Ender for the program iter_stale and the map socket_flows. Both stay the caller's.
+func NewEnder(iterator *ebpf.Program, sockets *ebpf.Map) *Ender {
+	return &Ender{iterator: iterator, sockets: sockets, finder: hostFinder()}
+}
+
+// List returns the stale sockets of this moment, of all network namespaces.
+func (e *Ender) List() ([]Stale, error) {
+	iterator, err := link.AttachIter(link.IterOptions{Program: e.iterator, Map: e.sockets})
+	if err != nil {
+		return nil, fmt.Errorf("list stale sockets: %w", err)
+	}
+	defer iterator.Close()
+	reader, err := iterator.Open()
+	if err != nil {
+		return nil, fmt.Errorf("list stale sockets: %w", err)
+	}
+	defer reader.Close()
+	return decode(reader)
+}
+
+// decode reads records to the end.
+func decode(reader io.Reader) ([]Stale, error) {
+	var list []Stale
+	for {
+		var r record
+		err := binary.Read(reader, binary.NativeEndian, &r)
+		if errors.Is(err, io.EOF) {
+			return list, nil
+		}
+		if err != nil {
+			return list, fmt.Errorf("read stale sockets: %w", err)
+		}
+		list = append(list, Stale{
+			NetnsInode:  r.NetnsInode,
+			BackendID:   r.BackendID,
+			Local:       netip.AddrPortFrom(r.Local.Addr(), r.LocalPort),
+			Peer:        netip.AddrPortFrom(r.Peer.Addr(), r.PeerPort),
+			BoundDevice: r.BoundDevice,
+		})
+	}
+}
+
+// EndStale ends the stale sockets of this moment and returns how many it has ended. A socket that cannot be ended, as
+// its namespace is not to be found or not to be entered, is part of the error; the others are ended all the same.
+func (e *Ender) EndStale() (int, error) {
+	stale, err := e.List()
+	if err != nil || len(stale) == 0 {
+		return 0, err
+	}
+	byNetns := map[uint32][]Stale{}
+	for _, s := range stale {
+		byNetns[s.NetnsInode] = append(byNetns[s.NetnsInode], s)
+	}
+	ended := 0
+	var failed []error
+	paths := e.finder.find(byNetns)
+	for inode, sockets := range byNetns {
+		path, found := paths[inode]
+		if !found {
+			failed = append(failed, fmt.Errorf("end %d UDP sockets in network namespace %d: %w",
+				len(sockets), inode, errNoNetns))
+			continue
+		}
+		n, err := endIn(path, inode, sockets)
+		ended += n
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	return ended, errors.Join(failed...)
+}
+
+var errNoNetns = errors.New("the namespace is not below /proc nor among the CNI's in /run/netns: " +
+	"give the agent hostPID, or mount the host's /run/netns")
+
+// endIn ends sockets in the namespace at path.
+func endIn(path string, inode uint32, sockets []Stale) (int, error) {
+	ended := 0
+	var failed []error
+	err := inNetns(path, inode, func() {
+		for _, s := range sockets {
+			switch err := destroy(s); {
+			case err == nil:
+				ended++
+			case errors.Is(err, unix.ENOENT): // its owner was faster
+			default:
+				failed = append(failed, err)
+			}
+		}
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return ended, nil // the namespace, and so the sockets in it, went meanwhile
+	}
+	return ended, errors.Join(append(failed, err)...)
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// settle is how long a burst of address events may go on before they are read as one change.
+const settle = 20 * time.Millisecond
+
+// retry is the pause before the subscription is made again after it broke.
+const retry = time.Second
+
+// Addresses returns the addresses on the devices of the calling thread's network namespace, sorted, each once,
+// loopback included.
+func Addresses() ([]netip.Addr, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list this node's addresses: %w", err)
+	}
+	addresses := make([]netip.Addr, 0, len(list))
+	for _, a := range list {
+		// An address that duplicate address detection has refused is on the device and serves nobody.
+		if a.Flags&dadFailed != 0 {
+			continue
+		}
+		if addr, ok := netip.AddrFromSlice(a.IP); ok {
+			addresses = append(addresses, addr.Unmap())
+		}
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return slices.Compact(addresses), nil
+}
+
+// dadFailed is IFA_F_DADFAILED of linux/if_addr.h.
+const dadFailed = 0x08
+
+// WatchAddresses calls changed with the node's addresses, at once and again whenever they differ, until ctx ends. A
+// subscription that the kernel breaks (a receive buffer that overflowed) is made again and followed by a new reading,
+// so no change is missed for longer than that takes.
+func WatchAddresses(ctx context.Context, log *slog.Logger, changed func([]netip.Addr)) error {
+	var last []netip.Addr
+	first := true
+	for {
+		err := followAddresses(ctx, func(now []netip.Addr) {
+			if first || !slices.Equal(last, now) {
+				first, last = false, now
+				changed(now)
+			}
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if first {
+			return err // it never worked: no permission, no netlink
+		}
+		log.Warn("watching this node's addresses was interrupted, starting again", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retry):
+		}
+	}
+}
+
+// followAddresses subscribes, and calls read with the addresses now and after each burst of events. It returns when
+// the subscription breaks or ctx ends.
+func followAddresses(ctx context.Context, read func([]netip.Addr)) error {
+	// The subscription's goroutine sends until the socket is closed; the buffer lets its last message go.
+	updates := make(chan netlink.AddrUpdate, 64)
+	broken := make(chan error, 1)
+	done := make(chan struct{})
+	defer close(done)
+	options := netlink.AddrSubscribeOptions{ErrorCallback: func(err error) {
+		select {
+		case broken <- err:
+		default:
+		}
+	}}
+	if err := netlink.AddrSubscribeWithOptions(updates, done, options); err != nil {
+		return fmt.Errorf("subscribe to address events: %w", err)
+	}
+	for {
+		now, err := Addresses()
+		if err != nil {
+			return err
+		}
+		read(now)
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-broken:
+			return fmt.Errorf("receive address events: %w", err)
+		case _, ok := <-updates:
+			if !ok {
+				return fmt.Errorf("receive address events: the subscription ended")
+			}
+		}
+		drain(ctx, updates)
+	}
+}
+
+// drain takes what else arrives within settle of the last event.
+func drain(ctx context.Context, updates <-chan netlink.AddrUpdate) {
+	quiet := time.NewTimer(settle)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-quiet.C:
+			return
+		case _, ok := <-updates:
+			if !ok {
+				return
+			}
+		}
+	}
+}
