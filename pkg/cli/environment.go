@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"path/filepath"
+
+	"github.com/shunt-lb/shunt/pkg/maps"
+)
+
+// pinDirectory is shunt's directory in the BPF file system.
+const pinDirectory = "shunt"
+
+// environment is what the commands need of the machine; tests put their own in its place.
+type environment struct {
+	// openMaps opens the maps pinned in a directory; the function it returns closes them.
+	openMaps func(dir string) (maps.Reader, func(), error)
+	// monotonic is CLOCK_MONOTONIC in nanoseconds.
+	monotonic func() uint64
+	// netnsCookie returns the cookie of a process's network namespace; PID 0 is this process.
+	netnsCookie func(pid int) (uint64, error)
+}
+
+// commonFlags are the flags that all commands share.
+type commonFlags struct {
+	env   environment
+	bpffs string
+}
+
+func (c *commonFlags) pins() string { return filepath.Join(c.bpffs, pinDirectory) }
+
+// withMaps calls f with the pinned maps.
+func (c *commonFlags) withMaps(f func(maps.Reader) error) error {
+	reader, closeMaps, err := c.env.openMaps(c.pins())
+	if err != nil {
+		return err
+	}
+	defer closeMaps()
+	return f(reader)
+}
