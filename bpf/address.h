@@ -42,7 +42,8 @@ static __always_inline bool address_is4(const struct address *address)
 
 static __always_inline bool address_equal(const struct address *a, const struct address *b)
 {
-	return address_word(a, 0) == address_word(b, 0) && address_word(a, 1) == address_word(b, 1) &&
+	return address_word(a, 0) == address_word(b, 0) &&
+	       address_word(a, 1) == address_word(b, 1) &&
 	       address_word(a, 2) == address_word(b, 2) && address_word(a, 3) == address_word(b, 3);
 }
 
@@ -69,8 +70,8 @@ static __always_inline bool address_is_loopback(const struct address *address)
 {
 	if (address_is4(address))
 		return addr4_is_loopback(address_word(address, 3));
-	return !address_word(address, 0) && !address_word(address, 1) && !address_word(address, 2) &&
-	       address_word(address, 3) == bpf_htonl(1);
+	return !address_word(address, 0) && !address_word(address, 1) &&
+	       !address_word(address, 2) && address_word(address, 3) == bpf_htonl(1);
 }
 
 /* The unspecified address of the family of the other one: where node ports stand. */

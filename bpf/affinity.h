@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Session affinity: find, check, refresh. One binding for each client and service port, whatever the frontend. */
+/* Session affinity: find, check, refresh. One binding for each client and service port, whatever
+ * the frontend. */
 #ifndef SHUNT_AFFINITY_H
 #define SHUNT_AFFINITY_H
 
@@ -16,8 +17,9 @@ enum {
 };
 
 /*
- * Who dials, for affinity and source ranges: an address when it is known, else a network namespace. The packet path
- * fills in the source address of the packet and no cookie, so that a pod is the same client on both paths.
+ * Who dials, for affinity and source ranges: an address when it is known, else a network namespace.
+ * The packet path fills in the source address of the packet and no cookie, so that a pod is the
+ * same client on both paths.
  */
 struct client {
 	struct address address;
@@ -35,10 +37,11 @@ static __always_inline void affinity_key_of(struct affinity_key *key, __u32 serv
 }
 
 /*
- * Finds the backend that the client is bound to, if the binding is in force and the backend eligible, and renews the
- * binding. It is renewed in place: replacing the element could hide it from a concurrent connect of the same
- * client for a moment (see service_read_again). An element that the LRU has just given to another client would be
- * renewed instead, which only lets that binding live a little longer.
+ * Finds the backend that the client is bound to, if the binding is in force and the backend
+ * eligible, and renews the binding. It is renewed in place: replacing the element could hide it
+ * from a concurrent connect of the same client for a moment (see service_read_again). An element
+ * that the LRU has just given to another client would be renewed instead, which only lets that
+ * binding live a little longer.
  */
 static __noinline bool affinity_find(const struct affinity_key *key, __u32 timeout_s, __u32 set,
 				     struct backend *backend)
@@ -56,7 +59,8 @@ static __noinline bool affinity_find(const struct affinity_key *key, __u32 timeo
 
 static __always_inline void affinity_bind(const struct affinity_key *key, __u32 backend_id)
 {
-	struct affinity_value value = { .last_used_ns = bpf_ktime_get_ns(), .backend_id = backend_id };
+	struct affinity_value value = {.last_used_ns = bpf_ktime_get_ns(),
+				       .backend_id = backend_id};
 
 	bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }

@@ -38,8 +38,9 @@ static __always_inline __u32 frontend_check(const struct frontend *frontend)
 }
 
 /*
- * Copies a map value that may change meanwhile, word by word: a word is never torn, and the compiler may neither
- * reorder nor repeat the loads. True when the first word was the same before and after.
+ * Copies a map value that may change meanwhile, word by word: a word is never torn, and the
+ * compiler may neither reorder nor repeat the loads. True when the first word was the same before
+ * and after.
  */
 static __always_inline bool words_copy(void *to, const void *from, int words)
 {
@@ -53,11 +54,12 @@ static __always_inline bool words_copy(void *to, const void *from, int words)
 }
 
 /*
- * Copies the service under a key. A copy, checked, because the kernel gives the memory of a replaced or deleted hash
- * element to the next update at once, without waiting for programs that still hold its pointer: they may find the
- * value of another frontend there, or one half written. The first word names the service and, folded, the key:
- * if it is right before and after the copy, the copy is this frontend's. What remains is that the same frontend is
- * written twice in that moment; the run is one word, and a backend is used only if its own first word names the same
+ * Copies the service under a key. A copy, checked, because the kernel gives the memory of a
+ * replaced or deleted hash element to the next update at once, without waiting for programs that
+ * still hold its pointer: they may find the value of another frontend there, or one half written.
+ * The first word names the service and, folded, the key: if it is right before and after the copy,
+ * the copy is this frontend's. What remains is that the same frontend is written twice in that
+ * moment; the run is one word, and a backend is used only if its own first word names the same
  * service (select.h), so even then no foreign backend is reached.
  */
 static __noinline enum match service_read(const struct frontend *frontend, struct service *copy)
@@ -84,8 +86,9 @@ static __noinline __u32 address_flags(const struct address *address)
 }
 
 /*
- * Reads twice if need be. A reader that walks a hash bucket while an element of it is replaced can miss both the old
- * (unlinked) and the new one (put in front of it); an absence that would have consequences is therefore confirmed.
+ * Reads twice if need be. A reader that walks a hash bucket while an element of it is replaced can
+ * miss both the old (unlinked) and the new one (put in front of it); an absence that would have
+ * consequences is therefore confirmed.
  */
 static __noinline enum match service_read_again(const struct frontend *frontend,
 						struct service *copy)
@@ -95,18 +98,19 @@ static __noinline enum match service_read_again(const struct frontend *frontend,
 	return match == MATCH_NONE ? service_read(frontend, copy) : match;
 }
 
-static __noinline enum match node_port_match(const struct frontend *dialled, struct service *service)
+static __noinline enum match node_port_match(const struct frontend *dialled,
+					     struct service *service)
 {
-	struct frontend frontend = { .port = dialled->port, .protocol = dialled->protocol };
+	struct frontend frontend = {.port = dialled->port, .protocol = dialled->protocol};
 
 	address_set_unspecified(&frontend.address, &dialled->address);
 	return service_read_again(&frontend, service);
 }
 
 /*
- * Finds what was dialled. loopback tells whether node ports are served on loopback and unspecified addresses, which
- * is so for the node's own sockets alone. A hit on an exact frontend is one lookup, a miss two; a dial of one of this
- * node's own addresses up to four.
+ * Finds what was dialled. loopback tells whether node ports are served on loopback and unspecified
+ * addresses, which is so for the node's own sockets alone. A hit on an exact frontend is one
+ * lookup, a miss two; a dial of one of this node's own addresses up to four.
  */
 static __noinline enum match frontend_match(const struct frontend *dialled, bool loopback,
 					    struct service *service)
@@ -114,7 +118,8 @@ static __noinline enum match frontend_match(const struct frontend *dialled, bool
 	enum match match;
 	__u32 flags;
 
-	/* Before the exact lookup: a node port's own key must not be found by a pod that dials 0.0.0.0. */
+	/* Before the exact lookup: a node port's own key must not be found by a pod that dials
+	 * 0.0.0.0. */
 	if (address_is_loopback(&dialled->address) || address_is_unspecified(&dialled->address))
 		return loopback ? node_port_match(dialled, service) : MATCH_NONE;
 
@@ -132,7 +137,8 @@ static __noinline enum match frontend_match(const struct frontend *dialled, bool
 		if (match != MATCH_NONE)
 			return match;
 	}
-	/* An address on one of the node's devices has listeners of its own (a node-local DNS cache). */
+	/* An address on one of the node's devices has listeners of its own (a node-local DNS
+	 * cache). */
 	if ((flags & (ADDRESS_CLUSTER_IP | ADDRESS_ON_NODE)) == ADDRESS_CLUSTER_IP &&
 	    address_flags(&dialled->address) == flags)
 		return MATCH_UNDEFINED_PORT;

@@ -29,7 +29,7 @@ struct {
 	__uint(max_entries, 65536);
 } backends SEC(".maps");
 
-/* Backend ids, in runs that services name. Written by the agent through a mapping, only ever into cells of no run. */
+/* Backend ids, in runs that services name. Written by the agent, mapped, only ever into free cells. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -112,10 +112,72 @@ struct {
 	__type(value, struct udp_flows);
 } udp_flows SEC(".maps");
 
-/* Events (struct trace_event). Written by the programs, read by whoever listens; full: the event is lost and counted. */
+/* Events (struct trace_event). Written by the programs; full, as nobody reads: lost, and counted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 65536);
 } trace SEC(".maps");
+
+/*
+ * Flows of the packet path, two elements each. Written by the programs, which make room through conntrack_ring before
+ * they add one; full: the new flow is dropped and counted.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct conntrack_key);
+	__type(value, struct conntrack_value);
+	__uint(max_entries, 131072);
+} conntrack SEC(".maps");
+
+/*
+ * The forward tuple of each flow in conntrack, a cell each (half as many as conntrack has elements): a new flow takes
+ * the next cell whose flow has ended, so that the table needs no other sweeper. Written by the programs.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct conntrack_key);
+	__uint(max_entries, 65536);
+} conntrack_ring SEC(".maps");
+
+/* Ports of fragmented datagrams. Written by the programs; full: the oldest datagram's later fragments are dropped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment_value);
+	__uint(max_entries, 16384);
+} fragments SEC(".maps");
+
+/* Counters of a service id on the packet path. As service_stats. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct packet_stats);
+	__uint(max_entries, 65536);
+} packet_stats SEC(".maps");
+
+/* Written by the agent before it attaches the programs; one element. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct packet_settings);
+	__uint(max_entries, 1);
+} packet_settings SEC(".maps");
+
+/* Devices that have the packet programs. Written by the agent; full: the device is as one of which nothing is known. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, __u32);
+	__type(value, struct device);
+	__uint(max_entries, 4096);
+} devices SEC(".maps");
+
+/* Limits the answers to refused packets. Written by the programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct reject_budget);
+	__uint(max_entries, 1);
+} reject_budget SEC(".maps");
 
 #endif

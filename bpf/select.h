@@ -26,8 +26,8 @@ static __always_inline struct target target_internal(const struct service *servi
 	return (struct target){
 		.run = service->internal,
 		.set = service->flags & SERVICE_INTERNAL_LOCAL ? BACKEND_LOCAL : BACKEND_CLUSTER,
-		.empty = service->flags & SERVICE_INTERNAL_DROP ? REASON_LOCAL_POLICY_DROP :
-								  REASON_NO_BACKEND,
+		.empty = service->flags & SERVICE_INTERNAL_DROP ? REASON_LOCAL_POLICY_DROP
+								: REASON_NO_BACKEND,
 	};
 }
 
@@ -36,14 +36,15 @@ static __always_inline struct target target_external(const struct service *servi
 	return (struct target){
 		.run = service->external,
 		.set = service->flags & SERVICE_EXTERNAL_LOCAL ? BACKEND_LOCAL : BACKEND_CLUSTER,
-		.empty = service->flags & SERVICE_EXTERNAL_DROP ? REASON_LOCAL_POLICY_DROP :
-								  REASON_NO_BACKEND,
+		.empty = service->flags & SERVICE_EXTERNAL_DROP ? REASON_LOCAL_POLICY_DROP
+								: REASON_NO_BACKEND,
 	};
 }
 
 /*
- * Copies a backend, if it still exists and is the service's; checked like service_read. Looks twice for the reason
- * given at service_read_again: a backend whose flags are being replaced has not gone.
+ * Copies a backend, if it still exists and is the service's; checked like service_read. Looks twice
+ * for the reason given at service_read_again: a backend whose flags are being replaced has not
+ * gone.
  */
 static __noinline bool backend_read(__u32 backend_id, __u32 service_id, struct backend *copy)
 {
@@ -58,8 +59,8 @@ static __noinline bool backend_read(__u32 backend_id, __u32 service_id, struct b
 }
 
 /*
- * Copies a backend that something remembers, if it is still eligible: exists, is the service's, and is in the set
- * that the client is given now.
+ * Copies a backend that something remembers, if it is still eligible: exists, is the service's, and
+ * is in the set that the client is given now.
  */
 static __noinline bool backend_recall(__u32 backend_id, __u32 service_id, __u32 set,
 				      struct backend *copy)
@@ -68,8 +69,9 @@ static __noinline bool backend_recall(__u32 backend_id, __u32 service_id, __u32 
 }
 
 /*
- * Takes one of the run at random. The cells after it are tried when the backend has just gone: the run is then being
- * replaced, and the caller has read the old one. The modulo's bias is below count / 2^32.
+ * Takes one of the run at random. The cells after it are tried when the backend has just gone: the
+ * run is then being replaced, and the caller has read the old one. The modulo's bias is below count
+ * / 2^32.
  */
 static __noinline bool backend_select(__u32 service_id, const struct run *run,
 				      struct backend *backend)

@@ -8,8 +8,8 @@
 #include "maps.h"
 
 /*
- * Socket programs can be preempted by another one on the same CPU (only migration is off), which would lose a plain
- * increment; an atomic one costs little, because the line belongs to this CPU.
+ * Socket programs can be preempted by another one on the same CPU (only migration is off), which
+ * would lose a plain increment; an atomic one costs little, because the line belongs to this CPU.
  */
 static __always_inline void counter_add(__u64 *counter)
 {

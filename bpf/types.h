@@ -148,7 +148,17 @@ struct service_stats {
 	__u64 no_backend; /* of these, because no endpoint was usable */
 };
 
-/* One flow of a socket: what was dialled and what the kernel uses instead. service_id 0 is a free cell. */
+enum flow_state {
+	FLOW_FREE = 0,
+	/* Datagrams to the frontend go to the backend, and its replies come from the frontend. */
+	FLOW_ACTIVE = 1,
+	/* Another backend has taken over; late replies of this one still come from the frontend. */
+	FLOW_RETIRED = 2,
+	/* Not translated: the backend was dialled by its own address, as frontend and backend both say. */
+	FLOW_DIRECT = 3,
+};
+
+/* One flow of a socket: what was dialled and what the kernel uses instead. */
 struct socket_flow {
 	__u64 last_used_ns; /* CLOCK_MONOTONIC */
 	struct address frontend;
@@ -157,7 +167,13 @@ struct socket_flow {
 	__u16 backend_port;
 	__u32 service_id;
 	__u32 backend_id;
-	__u32 pad;
+	__u32 state; /* enum flow_state */
+};
+
+/* A datagram that waits for its reply. */
+struct udp_send {
+	__u32 time_ms; /* CLOCK_MONOTONIC, cut to 32 bits */
+	__u32 flow; /* index plus one; 0: answered, or never sent */
 };
 
 enum udp_flows_size {
@@ -166,13 +182,12 @@ enum udp_flows_size {
 };
 
 /*
- * udp_flows: what an unconnected UDP socket talks to. sends is a ring of the latest datagrams, each the index of its
- * flow plus one (0: answered, or never sent): replies of a backend that stands behind several frontends of this
- * socket are told apart by the order of the datagrams.
+ * udp_flows: what an unconnected UDP socket talks to. sends is a ring of the latest datagrams: the replies of a
+ * backend that stands behind several frontends of this socket are told apart by the order of the datagrams.
  */
 struct udp_flows {
 	struct socket_flow flows[UDP_FLOWS];
-	__u8 sends[UDP_SENDS];
+	struct udp_send sends[UDP_SENDS];
 	__u32 next_send;
 	__u32 pad;
 };
@@ -206,6 +221,140 @@ struct stale_socket {
 	__u32 bound_device; /* interface index, 0: none */
 };
 
+/* conntrack: a packet's own tuple, in whichever direction it travels. */
+struct conntrack_key {
+	struct address source;
+	struct address destination;
+	__u16 source_port;
+	__u16 destination_port;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+enum conntrack_flag {
+	/* The key is a reply's tuple: backend -> client. Clear: client -> frontend. */
+	CONNTRACK_REPLY = 1 << 0,
+	/* The client's address is replaced as well: both directions are translated where they enter the node and sent on
+	 * from there. Clear: the kernel routes between the two translations. */
+	CONNTRACK_REDIRECT = 1 << 1,
+	/* A process of the node dialled: translated where it leaves, undone where replies enter. */
+	CONNTRACK_FROM_NODE = 1 << 2,
+};
+
+/* What the packets of this direction have shown so far. */
+enum conntrack_seen {
+	/* TCP without SYN, SCTP other than INIT: the handshake got an answer. UDP: any packet. */
+	CONNTRACK_SEEN_DATA = 1 << 0,
+	CONNTRACK_SEEN_FIN = 1 << 1, /* TCP FIN, SCTP SHUTDOWN */
+	CONNTRACK_SEEN_RESET = 1 << 2, /* TCP RST, SCTP ABORT */
+};
+
+/*
+ * conntrack: one direction of a flow; the other direction's element is found under what this one translates to, and
+ * either can be made again from the other. check is a fold of the key and of the time of creation, compared as in
+ * struct service.
+ */
+struct conntrack_value {
+	__u64 check;
+	struct address source; /* what the packet's source and destination become */
+	struct address destination;
+	__u16 source_port;
+	__u16 destination_port;
+	__u8 flags; /* enum conntrack_flag */
+	__u8 seen; /* enum conntrack_seen */
+	__u8 pad[2];
+	__u32 service_id;
+	__u32 backend_id;
+	__u64 created_ns; /* CLOCK_MONOTONIC, as all times here */
+	__u64 last_seen_ns; /* 0: no packet of this direction yet */
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* fragments: what the first fragment of a datagram knows and the later ones do not. */
+struct fragment_key {
+	struct address source;
+	struct address destination;
+	__u32 id;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+struct fragment_value {
+	__u16 source_port;
+	__u16 destination_port;
+	/* The first fragment has been seen. Clear: later ones came first and wait for it, this often. */
+	__u16 known;
+	__u16 waits;
+};
+
+/* packet_stats: service id -> counters of the packet path, per CPU. Bytes are those of the IP packets. */
+struct packet_stats {
+	__u64 flows;
+	__u64 packets_forward;
+	__u64 bytes_forward;
+	__u64 packets_reply;
+	__u64 bytes_reply;
+	__u64 rejected; /* new flows answered with an error */
+	__u64 dropped; /* packets and new flows dropped, for any reason */
+};
+
+/* A prefix of v4-mapped addresses; bits counts from the first of 128, 0 is no prefix. */
+struct prefix {
+	struct address address;
+	__u32 bits;
+};
+
+enum packet_setting_flag {
+	/* pods are the pods of this node alone, not of the whole cluster. */
+	PACKET_SETTING_NODE_PODS = 1 << 0,
+	/* Pods are those behind a device with DEVICE_PODS. */
+	PACKET_SETTING_DEVICE_PODS = 1 << 1,
+	/* Frontends of ClusterIPs: replace every client's address (masqueradeAll). */
+	PACKET_SETTING_MASQUERADE_ALL = 1 << 2,
+};
+
+enum packet_setting_size {
+	PACKET_SETTING_PREFIXES = 8,
+};
+
+/* packet_settings: one element. What the packet path must know and may change while it runs. */
+struct packet_settings {
+	__u64 tcp_syn_ns;
+	__u64 tcp_established_ns;
+	__u64 tcp_close_wait_ns; /* one side has closed */
+	__u64 tcp_closing_ns; /* both have */
+	__u64 reset_ns;
+	__u64 udp_unreplied_ns;
+	__u64 udp_replied_ns;
+	__u64 sctp_established_ns;
+	__u32 reject_rate; /* answers to refused packets, per second and CPU */
+	__u16 snat_port_min;
+	__u16 snat_port_max;
+	__u32 flags; /* enum packet_setting_flag */
+	__u32 pad;
+	struct prefix services[PACKET_SETTING_PREFIXES]; /* ranges of ClusterIPs */
+	struct prefix pods[PACKET_SETTING_PREFIXES]; /* clients inside the cluster */
+};
+
+enum device_flag {
+	DEVICE_PODS = 1 << 0, /* who is behind it is a pod of this node */
+	DEVICE_BRIDGE_PORT = 1 << 1, /* frames to mac are for this node, others pass by */
+};
+
+/* devices: interface index -> what is known of a device to which the packet path is attached. */
+struct device {
+	__u32 flags; /* enum device_flag */
+	__u8 mac[6]; /* of the bridge */
+	__u8 pad[2];
+};
+
+/* reject_budget: answers that may still be sent in this second, per CPU. */
+struct reject_budget {
+	__u64 second_began_ns;
+	__u64 sent;
+};
+
 /* meta: one element: what must outlive the agent beside the maps themselves. */
 struct meta {
 	__u32 layout_version;
@@ -217,5 +366,8 @@ _Static_assert(sizeof(struct service) == 40, "value of services");
 _Static_assert(sizeof(struct backend) == 32, "value of backends");
 _Static_assert(sizeof(struct affinity_key) == 32, "key of affinity");
 _Static_assert(sizeof(struct source_range) == 24, "key of source_ranges");
+_Static_assert(sizeof(struct conntrack_key) == 40, "key of conntrack");
+_Static_assert(sizeof(struct conntrack_value) == 88, "value of conntrack");
+_Static_assert(sizeof(struct fragment_key) == 40, "key of fragments");
 
 #endif
