@@ -91,12 +91,16 @@ static __always_inline void tuple_read(struct stale_socket *stale, struct sock *
 	stale->netns_inode = common->skc_net.net->ns.inum;
 }
 
-/* Whether the backend that a flow remembers is still in one of its service port's sets. */
+/*
+ * Whether the backend that a flow remembers is still in one of its service port's sets. One that has left is in none
+ * at once, and deleted a grace period later.
+ */
 static __always_inline bool backend_usable(const struct socket_flow *flow)
 {
 	const struct backend *backend = bpf_map_lookup_elem(&backends, &flow->backend_id);
 
-	return backend && backend->service_id == flow->service_id;
+	return backend && backend->service_id == flow->service_id &&
+	       backend->flags & (BACKEND_CLUSTER | BACKEND_LOCAL);
 }
 
 SEC("iter/bpf_sk_storage_map")
