@@ -31,14 +31,13 @@ type claim struct {
 }
 
 // compare orders claimants: a ClusterIP before all else, since Pods trust it; then the older Service, then the name;
-// and within a Service the order of its ports, where the guarded load-balancer address is before the external one.
+// and within a Service the order of its ports.
 func (a claimant) compare(b claimant) int {
 	return cmp.Or(
 		cmp.Compare(a.rank(), b.rank()),
 		a.service.created().Compare(b.service.created()),
 		a.service.name.Compare(b.service.name),
 		cmp.Compare(a.port, b.port),
-		cmp.Compare(b.kind, a.kind),
 	)
 }
 

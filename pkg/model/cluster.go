@@ -101,7 +101,7 @@ func (c *Cluster) SetNode(n Node) {
 		return
 	}
 	for _, r := range c.services {
-		if (renamed && len(r.slices) > 0) || (moved && r.hinted()) {
+		if (renamed && len(r.slices) > 0) || (moved && r.zoned()) {
 			c.mark(r)
 		}
 	}

@@ -133,9 +133,9 @@ func (r *service) created() time.Time {
 	return r.object.Created
 }
 
-// hinted tells whether the zone of the node can make a difference.
-func (r *service) hinted() bool {
-	return slices.ContainsFunc(r.slices, func(s *slice) bool { return s.hinted })
+// zoned tells whether the zone of the node can make a difference.
+func (r *service) zoned() bool {
+	return slices.ContainsFunc(r.slices, func(s *slice) bool { return s.zoned })
 }
 
 // sourceRanges returns the filter of a family. Without a range of the family, or with a /0, everyone is allowed.

@@ -15,7 +15,7 @@ type slice struct {
 	name      SliceName
 	service   ServiceName
 	family    Family
-	hinted    bool
+	zoned     bool // an endpoint has a zone hint
 	ports     []SlicePort
 	endpoints []endpoint
 	// faults are Problems in the making: their Service may not be known yet.
@@ -58,7 +58,7 @@ func newSlice(s *EndpointSlice) *slice {
 			hints:   shared.get(e.ForZones, e.ForNodes),
 			ready:   e.Ready, serving: e.Serving, terminating: e.Terminating,
 		})
-		packed.hinted = packed.hinted || len(e.ForZones)+len(e.ForNodes) > 0
+		packed.zoned = packed.zoned || len(e.ForZones) > 0
 	}
 	packed.faults = refused.messages(s)
 	return packed
