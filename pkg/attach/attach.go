@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/shunt-lb/shunt/pkg/loader"
+)
+
+// LinksName is the directory of the links in the pin directory.
+const LinksName = "links"
+
+// Sockets attaches the programs to a cgroup, each by a link pinned in the locked pin directory. A program that is
+// attached there already is replaced in one step. On an error some hooks may have the new program and others the
+// old one; calling again goes on.
+func Sockets(d *loader.Directory, cgroup string, programs []loader.Program) error {
+	id, err := cgroupID(cgroup)
+	if err != nil {
+		return err
+	}
+	directory := filepath.Join(d.Path, LinksName)
+	if err := os.Mkdir(directory, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make directory of links: %w", err)
+	}
+	for _, p := range programs {
+		if err := socket(filepath.Join(directory, p.Name), cgroup, id, p); err != nil {
+			return fmt.Errorf("attach %s to %s: %w", p.Name, cgroup, err)
+		}
+	}
+	return nil
+}
+
+func socket(path, cgroup string, id uint64, p loader.Program) error {
+	updated, err := update(path, id, p)
+	if updated || err != nil {
+		return err
+	}
+	// The new link is there before the old one goes: a connect meets one of them, or both, which is as good: the second
+	// finds an address that is no frontend.
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: p.Attach, Program: p.Program})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return pin(l, path)
+}
+
+// update replaces the program of a link that is pinned, alive, and on that cgroup.
+func update(path string, id uint64, p loader.Program) (bool, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open link: %w", err)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return false, fmt.Errorf("read link: %w", err)
+	}
+	on := info.Cgroup()
+	if on == nil || on.CgroupId != id || ebpf.AttachType(on.AttachType) != p.Attach {
+		return false, nil
+	}
+	if err := l.Update(p.Program); err != nil {
+		return false, fmt.Errorf("replace program: %w", err)
+	}
+	return true, nil
+}
+
+// pin puts a link in the place of one that may be there, in one step.
+func pin(l link.Link, path string) error {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove half-made pin: %w", err)
+	}
+	if err := l.Pin(fresh); err != nil {
+		return fmt.Errorf("pin link: %w", err)
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return fmt.Errorf("pin link: %w", err)
+	}
+	return nil
+}
+
+// Attachment is one pinned link.
+type Attachment struct {
+	Name    string
+	Program ebpf.ProgramID
+	// CgroupID is that of the cgroup, 0 when the link is dead: its cgroup has been removed.
+	CgroupID uint64
+}
+
+// List tells what is attached, from the links pinned in <bpffs>/shunt. It needs no lock.
+func List(bpffs string) ([]Attachment, error) {
+	directory := filepath.Join(bpffs, loader.DirectoryName, LinksName)
+	entries, err := os.ReadDir(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read directory of links: %w", err)
+	}
+	var attachments []Attachment
+	for _, e := range entries {
+		a, err := inspect(filepath.Join(directory, e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("read link %s: %w", e.Name(), err)
+		}
+		attachments = append(attachments, a)
+	}
+	return attachments, nil
+}
+
+func inspect(path string) (Attachment, error) {
+	l, err := link.LoadPinnedLink(path, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return Attachment{}, err
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return Attachment{}, err
+	}
+	a := Attachment{Name: filepath.Base(path), Program: info.Program}
+	if on := info.Cgroup(); on != nil {
+		a.CgroupID = on.CgroupId
+	}
+	return a, nil
+}
+
+// Verify returns an error that names each of the programs that is not attached to the cgroup by a live link.
+func Verify(bpffs, cgroup string, programs []string) error {
+	id, err := cgroupID(cgroup)
+	if err != nil {
+		return err
+	}
+	attachments, err := List(bpffs)
+	if err != nil {
+		return err
+	}
+	state := map[string]uint64{}
+	for _, a := range attachments {
+		state[a.Name] = a.CgroupID
+	}
+	var errs []error
+	for _, name := range programs {
+		on, there := state[name]
+		switch {
+		case !there:
+			errs = append(errs, fmt.Errorf("program %s is not attached", name))
+		case on == 0:
+			errs = append(errs, fmt.Errorf("program %s was attached to a cgroup that is gone", name))
+		case on != id:
+			errs = append(errs, fmt.Errorf("program %s is attached to another cgroup (id %d, not %d)", name, on, id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Detach takes all programs off: it removes the pinned links, and with them the programs.
+func Detach(d *loader.Directory) error {
+	directory := filepath.Join(d.Path, LinksName)
+	entries, err := os.ReadDir(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read directory of links: %w", err)
+	}
+	for _, e := range entries {
+		if err := os.Remove(filepath.Join(directory, e.Name())); err != nil {
+			return fmt.Errorf("remove link: %w", err)
+		}
+	}
+	if err := os.Remove(directory); err != nil {
+		return fmt.Errorf("remove directory of links: %w", err)
+	}
+	return nil
+}
+
+// Cleanup removes all that shunt has in a bpffs: links first, so that no program works on maps that are half gone. It
+// is refused while an agent runs (loader.ErrLocked).
+func Cleanup(bpffs string) error {
+	d, err := loader.Lock(bpffs)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := Detach(d); err != nil {
+		return err
+	}
+	return loader.RemovePins(d)
+}

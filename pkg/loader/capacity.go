@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"fmt"
+	"math/bits"
+	"runtime"
+
+	"github.com/shunt-lb/shunt/pkg/maps"
+	"golang.org/x/sys/unix"
+)
+
+// Capacity is how much can be programmed. A zero is filled in from the node's memory.
+type Capacity struct {
+	// Services sizes services, addresses, service_names and service_stats.
+	Services uint32
+	Backends uint32
+	// Slots is the number of cells; a change needs the old and the new run at once, and a service has up to two.
+	Slots        uint32
+	Affinity     uint32
+	SourceRanges uint32
+}
+
+// machine is what the defaults are derived from.
+type machine struct {
+	memory uint64 // bytes
+	cpus   int
+}
+
+func thisMachine() (machine, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return machine{}, fmt.Errorf("read the machine's memory: %w", err)
+	}
+	return machine{memory: uint64(info.Totalram) * uint64(info.Unit), cpus: runtime.NumCPU()}, nil
+}
+
+const (
+	minBackends = 1 << 14
+	maxBackends = 1 << 19
+	// bytesPerBackend of the node's memory are behind one backend: all maps together then take about one percent.
+	bytesPerBackend = 1 << 15
+	// statsShare of the node's memory, at most, is behind service_stats, which has a copy for each CPU.
+	statsShare = 200
+	// statsBytes is the size of one service's counters on one CPU.
+	statsBytes = 24
+)
+
+// withDefaults fills in what is zero.
+func (c Capacity) withDefaults(m machine) Capacity {
+	backends := clamp(powerOfTwo(m.memory/bytesPerBackend), minBackends, maxBackends)
+	services := min(backends/2, clamp(powerOfTwo(m.memory/statsShare/statsBytes/uint64(m.cpus)), minBackends/2, maxBackends))
+	c.Backends = orElse(c.Backends, backends)
+	c.Services = orElse(c.Services, services)
+	c.Slots = orElse(c.Slots, 4*max(c.Backends, minBackends))
+	c.Affinity = orElse(c.Affinity, backends/2)
+	c.SourceRanges = orElse(c.SourceRanges, minBackends)
+	return c
+}
+
+// entries returns the size of each map that has one of its own, by name.
+func (c Capacity) entries() map[string]uint32 {
+	return map[string]uint32{
+		maps.MapServices:     c.Services,
+		maps.MapAddresses:    c.Services,
+		maps.MapServiceNames: c.Services,
+		maps.MapServiceStats: c.Services,
+		maps.MapBackends:     c.Backends,
+		maps.MapSlots:        c.Slots,
+		maps.MapAffinity:     c.Affinity,
+		maps.MapSourceRanges: c.SourceRanges,
+	}
+}
+
+// powerOfTwo rounds n down.
+func powerOfTwo(n uint64) uint32 {
+	if n == 0 {
+		return 0
+	}
+	return uint32(min(uint64(1)<<(bits.Len64(n)-1), 1<<31))
+}
+
+func clamp(n, low, high uint32) uint32 { return max(low, min(n, high)) }
+
+func orElse(n, usual uint32) uint32 {
+	if n == 0 {
+		return usual
+	}
+	return n
+}
