@@ -64,7 +64,8 @@ func NewFake(capacity map[string]uint32) *Fake {
 }
 
 // Before has hook called ahead of each operation: with an error, the operation fails with it and changes nothing.
-// After has hook called when an operation has been done. The hooks may read the Fake, but not write it.
+// After has hook called when an operation has been done. The hooks may read the Fake and
+// do what a program does, but not use its Writer.
 func (f *Fake) Before(hook func(Operation) error) { f.before = hook }
 
 // After is explained at Before.
