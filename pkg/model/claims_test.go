@@ -90,7 +90,7 @@ func TestClaimsThatOnlyLookAlikeDoNotConflict(t *testing.T) {
 	}
 }
 
-// A19: an external IP moves from one Service to another while both want it for a moment.
+// An external IP moves from one Service to another while both want it for a moment.
 func TestAFrontendIsHandedOverWhenItsOwnerLetsGo(t *testing.T) {
 	t.Parallel()
 	older := service("default/b", clusterIPs("10.96.0.2"), externalIPs("192.0.2.1"), created(born(1)))

@@ -135,6 +135,15 @@ func (c *Cluster) TakeDirty() []ServiceName {
 	return names
 }
 
+// Dirty tells whether TakeDirty would return anything.
+func (c *Cluster) Dirty() bool { return len(c.dirty) > 0 }
+
+// Has tells whether a Service exists.
+func (c *Cluster) Has(name ServiceName) bool {
+	r := c.services[name]
+	return r != nil && r.object != nil
+}
+
 // Services returns the names of all Services, sorted.
 func (c *Cluster) Services() []ServiceName {
 	names := make([]ServiceName, 0, len(c.services))

@@ -133,7 +133,7 @@ func TestADeletedServiceIsDirtyAndEmpty(t *testing.T) {
 	}
 }
 
-// A17: ten thousand Services, ten endpoints each.
+// Ten thousand Services, ten endpoints each.
 const manyServices = 10_000
 
 func manyName(i int) model.ServiceName {

@@ -26,7 +26,7 @@ func ofFamily(f model.Family, n string, endpoints ...model.Endpoint) *model.Endp
 	return s
 }
 
-// A04 and section 1.4: the protocol is a part of every key.
+// Section 1.4: the protocol is a part of every key.
 func TestSlicePortsMatchByNameAndProtocol(t *testing.T) {
 	t.Parallel()
 	dns := service("default/web", ports(
@@ -54,7 +54,7 @@ func TestAPortWithoutNameMatchesTheSlicePortWithoutName(t *testing.T) {
 	expect(t, c, "10.96.0.1:80/SCTP", inside, localDial)
 }
 
-// A10: a named target port that differs from pod to pod.
+// A named target port that differs from pod to pod.
 func TestSlicesWithDifferentNumbersForOnePortAreUnited(t *testing.T) {
 	t.Parallel()
 	c := cluster(service("default/web"),
@@ -89,7 +89,7 @@ func TestTheBetterCopyOfADuplicateCounts(t *testing.T) {
 			endpoint(address, unready), endpoint(address, terminating), "cluster [] local []"},
 		{"not terminating beats terminating even if that is ready",
 			endpoint(address, unready), endpoint(address, readyTerminating), "cluster [] local []"},
-		{"ready beats not ready (A16)",
+		{"ready beats not ready",
 			endpoint(address), endpoint(address, unready), "cluster [10.244.1.1] local [10.244.1.1]"},
 		{"ready elsewhere beats not ready here",
 			endpoint(address, remote), endpoint(address, unready), "cluster [10.244.1.1] local []"},
@@ -130,7 +130,7 @@ func TestCopiesThatDifferInHintsAreTakenByNameOfTheirSlice(t *testing.T) {
 	}
 }
 
-// A16: many slices of one Service, a duplicate among them, and what is left after it shrinks.
+// Many slices of one Service, a duplicate among them, and what is left after it shrinks.
 func TestALargeServiceInManySlices(t *testing.T) {
 	t.Parallel()
 	c := cluster(service("default/web"))

@@ -196,7 +196,7 @@ func TestAnExternalIPOfAFamilyThatTheServiceLacksIsReported(t *testing.T) {
 	expect(t, c, "192.0.2.1:80", outside, "REJECT")
 }
 
-// A13: the source leaves out ingress addresses of mode Proxy, so a change of mode is a change of the list.
+// The source leaves out ingress addresses of mode Proxy, so a change of mode is a change of the list.
 func TestAChangeOfIPModeChangesThatFrontendAlone(t *testing.T) {
 	t.Parallel()
 	c := cluster(service("default/web", loadBalancer("192.0.2.22")), slice("s", localReady))
@@ -207,7 +207,7 @@ func TestAChangeOfIPModeChangesThatFrontendAlone(t *testing.T) {
 	expect(t, c, "192.0.2.22:80", inside, localDial)
 }
 
-// A19: changes of kind leave no frontend behind.
+// Changes of kind leave no frontend behind.
 func TestChangesOfKindLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	c := cluster(slice("s", localReady))

@@ -12,7 +12,8 @@ import (
 	"github.com/shunt-lb/shunt/pkg/model"
 )
 
-// The node of all tests is n1 in zone a; pods on it are 10.244.1.x, elsewhere 10.244.2.x.
+// Sections named in comments are those of docs/semantics.md. The node of all tests is n1 in zone a; pods on it are
+// 10.244.1.x, elsewhere 10.244.2.x.
 var node = model.Node{Name: "n1", Zone: "a"}
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }

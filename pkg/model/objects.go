@@ -94,7 +94,7 @@ type Service struct {
 	// ranges, is open. The model sees to that, and to host bits.
 	SourceRanges []netip.Prefix
 	// InternalLocal and ExternalLocal are the traffic policies; ExternalLocal is false where the API's value has no
-	// meaning for the Service's type (kube-proxy-semantics 1.5).
+	// meaning for the Service's type (docs/semantics.md, 1.5).
 	InternalLocal, ExternalLocal bool
 	// Affinity is the timeout of ClientIP session affinity, 0 for none.
 	Affinity time.Duration

@@ -38,7 +38,7 @@ func everyFrontend(options ...func(*model.Service)) *model.Service {
 	return service("default/web", append(all, options...)...)
 }
 
-// Section 3.4 of the reference: which set, which verdict.
+// Section 3.4: which set, which verdict.
 func TestPolicyDecidesSetAndVerdict(t *testing.T) {
 	t.Parallel()
 	// Situations, and what is found in them by a client of the cluster set and by one of the local set.
@@ -163,7 +163,7 @@ func TestSetsAreFilledIfSomebodyUsesThem(t *testing.T) {
 	}
 }
 
-// A07: existing connections to the last pod go on, new ones still reach it, and the load balancer is told to stop.
+// Existing connections to the last pod go on, new ones still reach it, and the load balancer is told to stop.
 func TestTheLastTerminatingPod(t *testing.T) {
 	t.Parallel()
 	s := everyFrontend(externalLocal)
