@@ -100,8 +100,8 @@ type Config struct {
 	PodInterfaceNamePrefix string    `json:"podInterfaceNamePrefix"`
 	// NodePortAddresses are prefixes and keywords; never empty after Load.
 	NodePortAddresses []string `json:"nodePortAddresses"`
-	// LocalhostNodePorts serves node ports on 127.0.0.0/8 as soon as NodePortAddresses covers it, as kube-proxy's
-	// iptables mode does. Without it loopback must be listed by itself.
+	// LocalhostNodePorts serves node ports on loopback and on the unspecified address to the node's own processes,
+	// unless NodePortAddresses lists prefixes and none of them covers loopback (see LoopbackNodePorts).
 	LocalhostNodePorts bool `json:"localhostNodePorts"`
 	// MasqueradeAll gives connections to ClusterIPs that come from outside the socket path a node's source address.
 	MasqueradeAll bool `json:"masqueradeAll"`
@@ -151,6 +151,7 @@ func Default() Config {
 		Algorithm:               AlgorithmRandom,
 		DetectLocalMode:         LocalModeClusterCIDR,
 		NodePortAddresses:       []string{NodePortsPrimary},
+		LocalhostNodePorts:      true,
 		AllowServiceExternalIPs: true,
 		SyncPeriod:              Duration{Duration: 30 * time.Second},
 		HealthzBindAddress:      defaultHealthzAddress("0.0.0.0"),

@@ -133,7 +133,7 @@ func (s *state) addDatapathFlags(fs *pflag.FlagSet) {
 		"prefixes, or primary, localhost, all: the node addresses that serve node ports; a family of which the list "+
 			"has no prefix is served on all addresses")
 	fs.BoolVar(&c.LocalhostNodePorts, "localhost-nodeports", c.LocalhostNodePorts,
-		"serve node ports on 127.0.0.0/8 when --nodeport-addresses covers it by any prefix")
+		"serve node ports on loopback to the node's own processes, unless --nodeport-addresses lists prefixes without it")
 	fs.BoolVar(&c.MasqueradeAll, "masquerade-all", c.MasqueradeAll,
 		"rewrite the source of all packets to ClusterIPs")
 	fs.BoolVar(&c.AllowServiceExternalIPs, "allow-service-external-ips", c.AllowServiceExternalIPs,

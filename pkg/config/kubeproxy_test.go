@@ -210,9 +210,9 @@ nftables: {syncPeriod: 20s}
 	}{
 		{mode: "", nodePorts: "all", period: "10s", localhost: true},
 		{mode: "iptables", nodePorts: "all", period: "10s", localhost: true},
-		{mode: "nftables", nodePorts: "primary", period: "20s"},
-		{mode: "iptables", nodePorts: "primary", period: "20s", flags: []string{"--proxy-mode=nftables"}},
-		{mode: "nftables", nodePorts: "192.0.2.0/24", period: "5s",
+		{mode: "nftables", nodePorts: "primary", period: "20s", localhost: true},
+		{mode: "iptables", nodePorts: "primary", period: "20s", localhost: true, flags: []string{"--proxy-mode=nftables"}},
+		{mode: "nftables", nodePorts: "192.0.2.0/24", period: "5s", localhost: true,
 			flags: []string{"--nodeport-addresses=192.0.2.0/24", "--iptables-sync-period=5s"}},
 	} {
 		cfg, _, err := load(t, fmt.Sprintf(file, row.mode), row.flags...)
