@@ -31,7 +31,7 @@ test-unit: ## the tests that need neither root nor a kernel feature
 
 .PHONY: generate
 generate: ## rebuild the BPF objects and their Go
-	BPF2GO_CC=$(CLANG) BPF2GO_STRIP=llvm-strip-19 go generate ./pkg/loader
+	BPF2GO_CC=$(CLANG) BPF2GO_STRIP=llvm-strip-19 go generate ./pkg/loader ./pkg/flows
 
 .PHONY: format
 format: ## format C and Go

@@ -43,10 +43,26 @@ type Ender struct {
 	finder   finder
 }
 
-// NewEnder returns an Ender for the program iter_stale and the map socket_flows. Both stay the caller's.
-func NewEnder(iterator *ebpf.Program, sockets *ebpf.Map) *Ender {
-	return &Ender{iterator: iterator, sockets: sockets, finder: hostFinder()}
+// NewEnder loads the iterator over the maps backends and socket_flows, which stay the caller's.
+func NewEnder(backends, sockets *ebpf.Map) (*Ender, error) {
+	spec, err := loadStale()
+	if err != nil {
+		return nil, fmt.Errorf("read the compiled iterator: %w", err)
+	}
+	// Each object declares all maps; the program uses one of them, and the iterator is given the other.
+	spec.Maps = map[string]*ebpf.MapSpec{maps.MapBackends: spec.Maps[maps.MapBackends]}
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		MapReplacements: map[string]*ebpf.Map{maps.MapBackends: backends},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the iterator over sockets (Linux 5.12 and later have it): %w", err)
+	}
+	defer collection.Close()
+	return &Ender{iterator: collection.DetachProgram("iter_stale"), sockets: sockets, finder: hostFinder()}, nil
 }
+
+// Close unloads the iterator.
+func (e *Ender) Close() error { return e.iterator.Close() }
 
 // List returns the stale sockets of this moment, of all network namespaces.
 func (e *Ender) List() ([]Stale, error) {
