@@ -157,8 +157,9 @@ type Problem struct {
 	Field, Value string
 	// Reason is one of the Reason constants.
 	Reason string
-	// Message says what is wrong and, where that helps, what to do.
-	Message string
+	// Message says what is wrong and, where that helps, what to do; Effect what follows from it, when that is not
+	// plain.
+	Message, Effect string
 }
 
 // String returns one line with all that is known.
@@ -176,7 +177,11 @@ func (p Problem) String() string {
 	case p.Field != "":
 		parts = append(parts, p.Field)
 	}
-	return strings.Join(append(parts, p.Message), ": ")
+	message := p.Message
+	if p.Effect != "" {
+		message += "; " + p.Effect
+	}
+	return strings.Join(append(parts, message), ": ")
 }
 
 // quote makes a value of any length and content fit into one line.

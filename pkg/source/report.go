@@ -18,13 +18,13 @@ type report struct {
 // invalid reports that the field is left out because of its value.
 func (r *report) invalid(field, value string, cause error) {
 	r.problems = append(r.problems, Problem{Object: r.object, Field: field, Value: value, Reason: ReasonInvalidField,
-		Message: cause.Error() + "; it is left out"})
+		Message: cause.Error(), Effect: "it is left out"})
 }
 
 // notTranslated reports why the whole object is left alone.
-func (r *report) notTranslated(field, value, message string) {
+func (r *report) notTranslated(field, value, message, effect string) {
 	r.problems = append(r.problems, Problem{Object: r.object, Field: field, Value: value, Reason: ReasonNotTranslated,
-		Message: message})
+		Message: message, Effect: effect})
 }
 
 // addr parses the address in a field; what does not parse or does not pass check is reported.

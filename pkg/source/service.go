@@ -45,7 +45,7 @@ func Service(in *v1.Service) (*model.Service, []Problem) {
 	}
 	if len(out.ClusterIPs) == 0 {
 		r.notTranslated("spec.clusterIPs", strings.Join(in.Spec.ClusterIPs, ","),
-			"no usable ClusterIP; the Service is not translated")
+			"no usable ClusterIP", "the Service is not translated")
 		return nil, r.problems
 	}
 	out.ExternalIPs = externalIPs(in, r)
@@ -74,7 +74,7 @@ func skipService(in *v1.Service, r *report) bool {
 		return true
 	case in.Spec.ClusterIP == "":
 		r.notTranslated("spec.clusterIP", "",
-			"no ClusterIP has been allocated; the Service is not translated until it has one")
+			"no ClusterIP has been allocated", "the Service is not translated until it has one")
 		return true
 	}
 	return false
@@ -147,7 +147,7 @@ func affinity(in *v1.Service, r *report) time.Duration {
 	}
 	if seconds < 1 || seconds > maxAffinitySeconds {
 		r.invalid("spec.sessionAffinityConfig.clientIP.timeoutSeconds", strconv.Itoa(int(seconds)),
-			fmt.Errorf("a timeout is from 1 to %d seconds, the default of %d is used", maxAffinitySeconds, defaultAffinitySeconds))
+			fmt.Errorf("a timeout is from 1 to %d seconds (the default is %d)", maxAffinitySeconds, defaultAffinitySeconds))
 		seconds = defaultAffinitySeconds
 	}
 	return time.Duration(seconds) * time.Second

@@ -63,7 +63,7 @@ func sliceFamily(in *discovery.EndpointSlice, r *report) (model.Family, bool) {
 		return model.IPv6, true
 	}
 	r.notTranslated("addressType", string(in.AddressType),
-		"only IPv4 and IPv6 endpoints can be translated to; the slice is left out")
+		"only IPv4 and IPv6 endpoints can be translated to", "the slice is left out")
 	return 0, false
 }
 
