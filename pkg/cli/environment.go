@@ -5,11 +5,9 @@ package cli
 import (
 	"path/filepath"
 
+	"github.com/shunt-lb/shunt/pkg/loader"
 	"github.com/shunt-lb/shunt/pkg/maps"
 )
-
-// pinDirectory is shunt's directory in the BPF file system.
-const pinDirectory = "shunt"
 
 // environment is what the commands need of the machine; tests put their own in its place.
 type environment struct {
@@ -19,6 +17,9 @@ type environment struct {
 	monotonic func() uint64
 	// netnsCookie returns the cookie of a process's network namespace; PID 0 is this process.
 	netnsCookie func(pid int) (uint64, error)
+	// gather reads the node for doctor.
+	gather gatherFacts
+	clean  cleaner
 }
 
 // commonFlags are the flags that all commands share.
@@ -27,7 +28,7 @@ type commonFlags struct {
 	bpffs string
 }
 
-func (c *commonFlags) pins() string { return filepath.Join(c.bpffs, pinDirectory) }
+func (c *commonFlags) pins() string { return filepath.Join(c.bpffs, loader.DirectoryName) }
 
 // withMaps calls f with the pinned maps.
 func (c *commonFlags) withMaps(f func(maps.Reader) error) error {

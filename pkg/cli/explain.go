@@ -27,7 +27,7 @@ func newExplainCommand(common *commonFlags) *cobra.Command {
 	}
 	from := cmd.Flags().String("from", string(explain.Node),
 		"who dials: node, external, a pod's address, pid:PID or netns:COOKIE")
-	output := addFormat(cmd, "text", formatJSON, formatYAML)
+	output := addFormat(cmd, formatText, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		target, err := explain.ParseTarget(args[0])
 		if err != nil {
@@ -73,7 +73,7 @@ func (c *commonFlags) client(from string) (explain.Client, error) {
 }
 
 func printAnswers(out io.Writer, f format, answers []explain.Answer) error {
-	if f != "text" {
+	if f != formatText {
 		return printDocument(out, f, answers)
 	}
 	for i, a := range answers {

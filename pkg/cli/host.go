@@ -11,12 +11,19 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/shunt-lb/shunt/pkg/doctor"
 	"github.com/shunt-lb/shunt/pkg/maps"
 )
 
 // hostEnvironment is this machine.
 func hostEnvironment() environment {
-	return environment{openMaps: openMaps, monotonic: monotonic, netnsCookie: netnsCookie}
+	return environment{
+		openMaps:    openMaps,
+		monotonic:   monotonic,
+		netnsCookie: netnsCookie,
+		gather:      doctor.Gather,
+		clean:       hostCleaner(),
+	}
 }
 
 func monotonic() uint64 {

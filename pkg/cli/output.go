@@ -19,6 +19,7 @@ type format string
 
 // The formats of -o.
 const (
+	formatText  format = "text"
 	formatTable format = "table"
 	formatWide  format = "wide"
 	formatJSON  format = "json"

@@ -49,6 +49,8 @@ func newRoot(env environment) *cobra.Command {
 		func() *cobra.Command { return newBackendsCommand(common) },
 		func() *cobra.Command { return newAffinityCommand(common) },
 		func() *cobra.Command { return newExplainCommand(common) },
+		func() *cobra.Command { return newDoctorCommand(common) },
+		func() *cobra.Command { return newCleanupCommand(common) },
 		func() *cobra.Command { return newVersionCommand(common) },
 	} {
 		root.AddCommand(command())

@@ -12,10 +12,10 @@ import (
 
 func newVersionCommand(*commonFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Tell which build this is", Args: cobra.NoArgs}
-	output := addFormat(cmd, "text", formatJSON, formatYAML)
+	output := addFormat(cmd, formatText, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		info := version.Get()
-		if output.value != "text" {
+		if output.value != formatText {
 			return printDocument(cmd.OutOrStdout(), output.value, info)
 		}
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), info)
