@@ -57,7 +57,8 @@ func (s signature) same(o signature) bool {
 }
 
 func newScanner(dir, node string, now func() time.Time) *scanner {
-	return &scanner{dir: dir, decoder: decoder{node: node}, seed: maphash.MakeSeed(), seen: map[string]signature{}, now: now}
+	return &scanner{dir: dir, decoder: decoder{node: node}, seed: maphash.MakeSeed(), now: now,
+		seen: map[string]signature{}}
 }
 
 // scan returns what has changed. again is true when a file was being written: it is left as it was, and the directory
