@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -34,11 +35,13 @@ type Lab struct {
 	starter *starter
 	wire    *wire
 
-	mutex      sync.Mutex
 	namespaces []*Namespace
-	programs   []*Program
 	nodes      []*Node
 	clients    int
+
+	mutex    sync.Mutex
+	programs []*Program
+	ended    bool // nothing may be started any more
 }
 
 // New makes a lab for a test and closes it with the test. Without root the test is skipped.
@@ -66,8 +69,9 @@ func New(t TB) *Lab {
 type failure struct{ err error }
 
 // Run makes a lab for body and closes it afterwards. helper is the command line by which this program runs [Helper].
-// What fails inside the lab ends body and is returned.
-func Run(helper []string, body func(*Lab) error) (err error) {
+// What fails inside the lab ends body and is returned. The end of ctx ends all programs of the lab, so that body does
+// not wait for any of them.
+func Run(ctx context.Context, helper []string, body func(*Lab) error) (err error) {
 	l, err := open(helper, func(err error) { panic(failure{err}) })
 	if err != nil {
 		return err
@@ -80,8 +84,12 @@ func Run(helper []string, body func(*Lab) error) (err error) {
 			}
 			err = failed.err
 		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		err = errors.Join(err, l.close())
 	}()
+	defer context.AfterFunc(ctx, l.killPrograms)()
 	return body(l)
 }
 
@@ -129,17 +137,22 @@ func (l *Lab) build() error {
 }
 
 func (l *Lab) close() error {
+	l.killPrograms()
+	l.starter.close()
+	for _, namespace := range l.namespaces {
+		namespace.close()
+	}
+	return l.janitor.finish()
+}
+
+func (l *Lab) killPrograms() {
 	l.mutex.Lock()
-	programs, namespaces := l.programs, l.namespaces
+	programs := l.programs
+	l.ended = true
 	l.mutex.Unlock()
 	for _, program := range programs {
 		program.Kill()
 	}
-	l.starter.close()
-	for _, namespace := range namespaces {
-		namespace.close()
-	}
-	return l.janitor.finish()
 }
 
 // Name is unique to the run: a mark for logs.
@@ -159,8 +172,6 @@ func (l *Lab) newNamespace() (*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
 	l.namespaces = append(l.namespaces, namespace)
 	return namespace, nil
 }

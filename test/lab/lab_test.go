@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -261,7 +262,7 @@ func makeLab(struct{}) (madeLab, error) {
 	made := make(chan madeLab)
 	failed := make(chan error)
 	go func() {
-		failed <- Run([]string{helperArgument}, func(l *Lab) error {
+		failed <- Run(context.Background(), []string{helperArgument}, func(l *Lab) error {
 			pod := l.Node(NodeOptions{}).Pod(PodOptions{}).Process()
 			made <- madeLab{Name: l.Name(), PIDs: []int{pod.PID()}}
 			select {}
@@ -272,6 +273,26 @@ func makeLab(struct{}) (madeLab, error) {
 		return lab, nil
 	case err := <-failed:
 		return madeLab{}, err
+	}
+}
+
+func TestEndOfTheContextEndsTheLab(t *testing.T) {
+	requireRoot(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	var name string
+	err := Run(ctx, []string{helperArgument}, func(l *Lab) error {
+		name = l.Name()
+		pod := l.Node(NodeOptions{}).Pod(PodOptions{}).Process()
+		cancel()
+		<-pod.Done()
+		pod.Ping(pod.Address4, time.Second)
+		return errors.New("a killed process answered")
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted lab: %v", err)
+	}
+	if found := leftovers(t, name); len(found) > 0 {
+		t.Errorf("left behind: %v", found)
 	}
 }
 

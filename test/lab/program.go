@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,6 +45,8 @@ func (s *starter) start(namespace *Namespace, command *exec.Cmd) error {
 
 func (s *starter) close() { close(s.jobs) }
 
+var errLabEnded = errors.New("the lab has ended")
+
 // Program is a running program of a node, pod or client.
 type Program struct {
 	command *exec.Cmd
@@ -68,6 +71,11 @@ func (l *Lab) start(namespace *Namespace, cgroup []string, command *exec.Cmd) (*
 	command.SysProcAttr.UseCgroupFD = true
 	command.SysProcAttr.CgroupFD = int(directory.Fd())
 	command.SysProcAttr.Pdeathsig = unix.SIGKILL
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if l.ended {
+		return nil, errLabEnded
+	}
 	if err := l.starter.start(namespace, command); err != nil {
 		return nil, fmt.Errorf("start %s: %w", command.Path, err)
 	}
@@ -76,8 +84,6 @@ func (l *Lab) start(namespace *Namespace, cgroup []string, command *exec.Cmd) (*
 		program.err = command.Wait()
 		close(program.done)
 	}()
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
 	l.programs = append(l.programs, program)
 	return program, nil
 }
