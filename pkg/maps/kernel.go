@@ -158,6 +158,9 @@ func (k *Kernel) Capacity() map[string]uint32 {
 	return c
 }
 
+// cellStride is the distance of two cells of slots in the mapping: the kernel rounds a value's 4 bytes up.
+const cellStride = 8
+
 // slots returns the mapped cells.
 func (k *Kernel) slots() (*ebpf.Memory, error) {
 	k.mu.Lock()

@@ -42,13 +42,13 @@ func (k *Kernel) Slots(r Run) ([]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
-	buf := make([]byte, 4*r.Count)
-	if _, err := cells.ReadAt(buf, 4*int64(r.Base)); err != nil {
+	buf := make([]byte, cellStride*r.Count)
+	if _, err := cells.ReadAt(buf, cellStride*int64(r.Base)); err != nil {
 		return nil, fmt.Errorf("read map slots: %w", err)
 	}
 	ids := make([]uint32, r.Count)
 	for i := range ids {
-		ids[i] = binary.NativeEndian.Uint32(buf[4*i:])
+		ids[i] = binary.NativeEndian.Uint32(buf[cellStride*i:])
 	}
 	return ids, nil
 }

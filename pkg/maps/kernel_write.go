@@ -44,11 +44,11 @@ func (k *Kernel) PutSlots(base uint32, ids []uint32) error {
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 4*len(ids))
+	buf := make([]byte, cellStride*len(ids))
 	for i, id := range ids {
-		binary.NativeEndian.PutUint32(buf[4*i:], id)
+		binary.NativeEndian.PutUint32(buf[cellStride*i:], id)
 	}
-	if _, err := cells.WriteAt(buf, 4*int64(base)); err != nil {
+	if _, err := cells.WriteAt(buf, cellStride*int64(base)); err != nil {
 		return fmt.Errorf("write map slots: %w", err)
 	}
 	return nil
