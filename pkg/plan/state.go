@@ -130,6 +130,9 @@ func (s *State) FreeSlots() uint32 {
 	return n
 }
 
+// NeededFlags returns the flags that an address must have as long as the frontends on it are programmed.
+func (s *State) NeededFlags(a netip.Addr) AddressFlags { return s.addresses[a].wanted() }
+
 // Reserved returns the mark below which backend ids may be given.
 func (s *State) Reserved() uint32 { return s.reserved }
 

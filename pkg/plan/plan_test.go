@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shunt-lb/shunt/pkg/model"
+	"github.com/shunt-lb/shunt/pkg/plan"
+)
+
+var limits = plan.Limits{Slots: 64, Services: 64}
+
+func serviceName(name string) model.ServiceName {
+	return model.ServiceName{Namespace: "ns", Name: name}
+}
+
+func clusterIP(address string) model.Frontend {
+	return model.Frontend{Kind: model.ClusterIP, FrontendKey: model.FrontendKey{
+		Address: netip.MustParseAddr(address), Port: 80, Protocol: model.TCP,
+	}}
+}
+
+// servicePort has n backends in the cluster set, the first local of which are in the local set too.
+func servicePort(name string, n, local int, frontends ...model.Frontend) model.ServicePort {
+	p := model.ServicePort{Name: model.ServicePortName{
+		ServiceName: serviceName(name), Port: "http", Protocol: model.TCP, Family: model.IPv4,
+	}, Frontends: frontends}
+	for i := range n {
+		p.Backends = append(p.Backends, model.Backend{
+			Address: netip.AddrFrom4([4]byte{10, 244, byte(i / 256), byte(i)}), Port: 8080, Cluster: true, Local: i < local,
+		})
+	}
+	return p
+}
+
+func change(ports ...model.ServicePort) plan.Change {
+	return plan.Change{Service: ports[0].Name.ServiceName, Ports: ports}
+}
+
+// apply plans and executes; it returns the operations as lines.
+func apply(t *testing.T, s *plan.State, changes ...plan.Change) []string {
+	t.Helper()
+	operations, failures := s.Plan(changes)
+	if len(failures) > 0 {
+		t.Fatal(failures)
+	}
+	var lines []string
+	for _, o := range operations {
+		lines = append(lines, o.String())
+		s.Applied(o)
+	}
+	return lines
+}
+
+func expect(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Fatalf("operations are\n\t%s\nnot\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+func TestNothingIsDoneWhenNothingHasChanged(t *testing.T) {
+	t.Parallel()
+	s := plan.New(limits)
+	port := servicePort("a", 3, 1, clusterIP("10.96.0.1"))
+	port.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.1.2.3/8")}
+	apply(t, s, change(port))
+	expect(t, apply(t, s, change(port)))
+	slices.Reverse(port.Backends)
+	expect(t, apply(t, s, change(port)))
+}
+
+func TestAFrontendThatMovesBetweenServicesIsReplacedByOneOperation(t *testing.T) {
+	t.Parallel()
+	s := plan.New(limits)
+	a, b := servicePort("a", 1, 0, clusterIP("10.96.0.1")), servicePort("b", 1, 0, clusterIP("10.96.0.1"))
+	apply(t, s, change(a))
+	expect(t, apply(t, s, plan.Change{Service: serviceName("a")}, change(b)),
+		"put name 2 = ns/b:http/TCP (IPv4)",
+		"put backend 2 = 10.244.0.0:8080 of service 2, in cluster set",
+		"put run 1+1 = backends [2], the cluster set of service 2",
+		"put frontend 10.96.0.1:80/TCP = service 2, ClusterIP, internal cluster run 1+1, external cluster run 1+1",
+		"retire service 1",
+	)
+}
+
+func TestARunIsKeptWhenOnlyTheOtherSetChanges(t *testing.T) {
+	t.Parallel()
+	s := plan.New(limits)
+	frontend := clusterIP("10.96.0.1")
+	frontend.Internal.Local = true
+	apply(t, s, change(servicePort("a", 3, 1, frontend)))
+	expect(t, apply(t, s, change(servicePort("a", 3, 2, frontend))),
+		"put backend 2 = 10.244.0.1:8080 of service 1, in cluster and local set",
+		"put run 4+2 = backends [1 2], the local set of service 1",
+		"put frontend 10.96.0.1:80/TCP = service 1, ClusterIP, internal local run 4+2, external cluster run 0+3",
+		"retire run 3+1 of service 1",
+	)
+}
+
+func TestASetThatNoFrontendUsesAndAnEmptyOneTakeNoCells(t *testing.T) {
+	t.Parallel()
+	s := plan.New(limits)
+	apply(t, s, change(servicePort("a", 3, 2, clusterIP("10.96.0.1"))))
+	local := clusterIP("10.96.0.2")
+	local.Internal = model.Target{Local: true, Drop: true}
+	local.External = local.Internal
+	apply(t, s, change(servicePort("b", 3, 0, local)))
+	if used := limits.Slots - s.FreeSlots(); used != 3 {
+		t.Fatalf("%d cells are used, not 3", used)
+	}
+}
+
+func TestABackendChangesSetsAroundTheSwitch(t *testing.T) {
+	t.Parallel()
+	s := plan.New(limits)
+	local, cluster := clusterIP("10.96.0.1"), clusterIP("10.96.0.1")
+	local.Internal.Local, local.External.Local = true, true
+	before, after := servicePort("a", 1, 1, local), servicePort("a", 1, 0, cluster)
+	before.Backends[0].Cluster = false
+	apply(t, s, change(before))
+	expect(t, apply(t, s, change(after)),
+		"put backend 1 = 10.244.0.0:8080 of service 1, in cluster and local set",
+		"put run 1+1 = backends [1], the cluster set of service 1",
+		"put frontend 10.96.0.1:80/TCP = service 1, ClusterIP, internal cluster run 1+1, external cluster run 1+1",
+		"put backend 1 = 10.244.0.0:8080 of service 1, in cluster set",
+		"retire run 0+1 of service 1",
+	)
+}
+
+func TestABackendThatReturnsWithinTheGracePeriodKeepsItsID(t *testing.T) {
+	t.Parallel()
+	s := plan.New(limits)
+	two, one := servicePort("a", 2, 0, clusterIP("10.96.0.1")), servicePort("a", 1, 0, clusterIP("10.96.0.1"))
+	apply(t, s, change(two))
+	apply(t, s, change(one))
+	waiting := s.TakeRetired()
+	apply(t, s, change(two))
+	for _, o := range s.Collect(waiting) {
+		if _, deletes := o.(*plan.DeleteBackend); deletes {
+			t.Fatalf("%s: it is in use again", o)
+		}
+		s.Applied(o)
+	}
+	expect(t, apply(t, s, change(two)))
+}
+
+func TestAServicePortThatDoesNotFitFailsAloneAndStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	s := plan.New(plan.Limits{Slots: 8, Services: 64})
+	small := servicePort("a", 2, 0, clusterIP("10.96.0.1"))
+	apply(t, s, change(small))
+
+	operations, failures := s.Plan([]plan.Change{
+		change(servicePort("a", 9, 0, clusterIP("10.96.0.1"))),
+		change(servicePort("b", 3, 0, clusterIP("10.96.0.2"))),
+	})
+	var full *plan.FullError
+	if len(failures) != 1 || failures[0].Port != small.Name || !errors.As(failures[0].Err, &full) ||
+		*full != (plan.FullError{Map: "slots", Size: 8}) {
+		t.Fatalf("failures are %v", failures)
+	}
+	for _, o := range operations {
+		if o.Owner() == 1 {
+			t.Fatalf("%s: of the service port that failed", o)
+		}
+		s.Applied(o)
+	}
+	expect(t, apply(t, s, change(small)))
+	expect(t, apply(t, s, change(servicePort("b", 3, 0, clusterIP("10.96.0.2")))))
+}
+
+func TestServiceIDsRunOutWithAnErrorAndComeBack(t *testing.T) {
+	t.Parallel()
+	s := plan.New(plan.Limits{Slots: 8, Services: 2})
+	a, b := servicePort("a", 1, 0, clusterIP("10.96.0.1")), servicePort("b", 1, 0, clusterIP("10.96.0.2"))
+	apply(t, s, change(a))
+	operations, failures := s.Plan([]plan.Change{change(b)})
+	if len(operations) != 0 || len(failures) != 1 {
+		t.Fatalf("%v, %v", operations, failures)
+	}
+	apply(t, s, plan.Change{Service: serviceName("a")})
+	for _, o := range s.Collect(s.TakeRetired()) {
+		s.Applied(o)
+	}
+	apply(t, s, change(b))
+}
+
+func TestWhatWasPlannedAndNotDoneIsFreeAgain(t *testing.T) {
+	t.Parallel()
+	s := plan.New(plan.Limits{Slots: 4, Services: 2})
+	port := change(servicePort("a", 3, 0, clusterIP("10.96.0.1")))
+	for range 3 {
+		if _, failures := s.Plan([]plan.Change{port}); len(failures) > 0 {
+			t.Fatal(failures)
+		}
+	}
+	apply(t, s, port)
+}
+
+func TestAnAddressHasTheFlagsOfItsFrontendsAndOfTheNode(t *testing.T) {
+	t.Parallel()
+	s := plan.New(limits)
+	address := netip.MustParseAddr("10.0.0.1")
+	node := func(nodePorts, onNode []netip.Addr) []string {
+		var lines []string
+		for _, o := range s.PlanNodeAddresses(nodePorts, onNode) {
+			lines = append(lines, o.String())
+			s.Applied(o)
+		}
+		return lines
+	}
+	here := []netip.Addr{address}
+	external := clusterIP("10.0.0.1")
+	external.Kind = model.ExternalIP
+
+	expect(t, node(here, here), "put address 10.0.0.1 = node ports, on node")
+	expect(t, node(here, here))
+	lines := apply(t, s, change(servicePort("a", 0, 0, external)))
+	expect(t, lines[1:2], "put address 10.0.0.1 = service, node ports, on node")
+	expect(t, node(nil, here), "put address 10.0.0.1 = service, on node")
+	expect(t, node(nil, nil), "put address 10.0.0.1 = service")
+	lines = apply(t, s, change(servicePort("a", 0, 0, clusterIP("10.0.0.1"))))
+	expect(t, lines[:1], "put address 10.0.0.1 = ClusterIP, service")
+	expect(t, lines[2:], "put address 10.0.0.1 = ClusterIP")
+	lines = apply(t, s, plan.Change{Service: serviceName("a")})
+	expect(t, lines[1:2], "delete address 10.0.0.1")
+}
