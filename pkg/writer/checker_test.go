@@ -94,11 +94,25 @@ func (c *checker) checkServices(o maps.Operation) {
 		if !ok {
 			c.t.Fatalf("after %v: service %d of %v has no name", o, s.ServiceID, e.Key)
 		}
+		c.checkAddress(o, e.Key.Address, s.Kind)
 		c.served[s.ServiceID] = lastServed{name, c.now}
 		c.checkRun(o, s.ServiceID, s.Internal, s.Flags&maps.ServiceInternalLocal != 0)
 		c.checkRun(o, s.ServiceID, s.External, s.Flags&maps.ServiceExternalLocal != 0)
 		// A program counts, so that a reset counter can be told from one that was never used.
 		c.fake.AddServiceStats(s.ServiceID, maps.ServiceStats{Connections: 1})
+	}
+}
+
+func (c *checker) checkAddress(o maps.Operation, a maps.Address, k maps.ServiceKind) {
+	want := maps.AddressService
+	switch k {
+	case maps.KindNodePort:
+		return
+	case maps.KindClusterIP:
+		want = maps.AddressClusterIP
+	}
+	if flags, _, _ := c.fake.Address(a); flags&want == 0 {
+		c.t.Fatalf("after %v: address %s of a frontend of kind %d has flags %b", o, a.Addr(), k, flags)
 	}
 }
 

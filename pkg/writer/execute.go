@@ -88,6 +88,11 @@ func (e *execution) allowed(o plan.Operation) bool {
 	switch o := o.(type) {
 	case *plan.DeleteFrontend:
 		return true // whatever else has failed: nobody wants it any more
+	case *plan.PutAddress:
+		// A flag that a plan takes away stays when the frontend that gave it could not be deleted.
+		return e.state.NeededFlags(o.Address)&^o.Flags == 0
+	case *plan.DeleteAddress:
+		return e.state.NeededFlags(o.Address) == 0
 	case *plan.PutBackend:
 		if e.reserve != nil && o.Backend.ID >= e.state.Reserved() {
 			e.fail(o, e.reserve)
