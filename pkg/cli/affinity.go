@@ -52,12 +52,12 @@ func newAffinityCommand(common *commonFlags) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		node, err := common.env.netnsCookie(0)
+		datapath, err := common.env.datapath(common.bpffs)
 		if err != nil {
 			return err
 		}
 		return common.withMaps(func(r maps.Reader) error {
-			rows, err := readAffinity(r, f, node, common.env.monotonic())
+			rows, err := readAffinity(r, f, datapath.NodeCookie, common.env.monotonic())
 			if err != nil {
 				return err
 			}

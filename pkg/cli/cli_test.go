@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"iter"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/shunt-lb/shunt/pkg/explain"
 	"github.com/shunt-lb/shunt/pkg/maps"
 )
 
@@ -26,14 +28,21 @@ func fakeEnvironment(r maps.Reader) environment {
 	return environment{
 		openMaps:  func(string) (maps.Reader, func(), error) { return r, func() {}, nil },
 		monotonic: func() uint64 { return fixtureNow },
-		netnsCookie: func(pid int) (uint64, error) {
-			switch pid {
-			case 0:
-				return nodeCookie, nil
-			case podPID:
-				return podCookie, nil
+		netns: func(pid int) (uint64, []netip.Addr, error) {
+			if pid != podPID {
+				return 0, nil, fmt.Errorf("find the network namespace of process %d: there is no such process", pid)
 			}
-			return 0, fmt.Errorf("find the network namespace of process %d: there is no such process", pid)
+			return podCookie, []netip.Addr{netip.MustParseAddr("10.244.1.8")}, nil
+		},
+		datapath: func(string) (explain.Datapath, error) {
+			return explain.Datapath{
+				Hooks:             []string{"connect4", "connect6", "sendmsg4", "sendmsg6"},
+				NodeCookie:        nodeCookie,
+				NodeAddresses:     []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+				LoopbackNodePorts: true,
+				SetRetval:         true,
+				ReadKernel:        true,
+			}, nil
 		},
 	}
 }
@@ -77,6 +86,7 @@ func TestOutputOfEachCommand(t *testing.T) {
 		"explain 127.0.0.1:30080",
 		"explain 10.0.0.1:30080 --from external",
 		"explain 192.0.2.20:443 --from 10.244.1.9",
+		"explain 192.0.2.20:443",
 		"explain default/shop",
 		"explain prod/edge:https",
 	} {
@@ -138,7 +148,9 @@ func TestErrorsSayWhatToDoAndExitWithOne(t *testing.T) {
 		return nil, nil, fmt.Errorf("open maps in %s: %w", dir, maps.ErrNotPinned)
 	}
 	broken := works
-	broken.netnsCookie = func(int) (uint64, error) { return 0, errors.New("identify the network namespace: too old") }
+	broken.datapath = func(string) (explain.Datapath, error) {
+		return explain.Datapath{}, errors.New("find the attached programs: no permission")
+	}
 	for _, tc := range []struct {
 		env  environment
 		line string
@@ -146,8 +158,8 @@ func TestErrorsSayWhatToDoAndExitWithOne(t *testing.T) {
 	}{
 		{closed, "services --bpffs /run/bpf", "open maps in /run/bpf/shunt: nothing is pinned here"},
 		{closed, "explain 10.96.0.1:80", "open maps in /sys/fs/bpf/shunt: nothing is pinned here"},
-		{broken, "affinity", "identify the network namespace"},
-		{broken, "explain 10.96.0.1:80", "identify the network namespace"},
+		{broken, "affinity", "find the attached programs"},
+		{broken, "explain 10.96.0.1:80", "find the attached programs"},
 		{works, "services nowhere/web", "find Service nowhere/web: none of that name is programmed here"},
 		{works, "backends nobody", "find Service nobody: none of that name"},
 		{works, "affinity -n default --service kube-dns", "find Service default/kube-dns"},

@@ -3,8 +3,10 @@
 package cli
 
 import (
+	"net/netip"
 	"path/filepath"
 
+	"github.com/shunt-lb/shunt/pkg/explain"
 	"github.com/shunt-lb/shunt/pkg/loader"
 	"github.com/shunt-lb/shunt/pkg/maps"
 )
@@ -15,8 +17,10 @@ type environment struct {
 	openMaps func(dir string) (maps.Reader, func(), error)
 	// monotonic is CLOCK_MONOTONIC in nanoseconds.
 	monotonic func() uint64
-	// netnsCookie returns the cookie of a process's network namespace; PID 0 is this process.
-	netnsCookie func(pid int) (uint64, error)
+	// netns returns the cookie of a process's network namespace and the addresses that identify it.
+	netns func(pid int) (cookie uint64, addresses []netip.Addr, err error)
+	// datapath tells what works on the maps pinned below a bpffs.
+	datapath func(bpffs string) (explain.Datapath, error)
 	// gather reads the node for doctor.
 	gather gatherFacts
 	clean  cleaner

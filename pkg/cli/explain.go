@@ -37,8 +37,13 @@ func newExplainCommand(common *commonFlags) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		datapath, err := common.env.datapath(common.bpffs)
+		if err != nil {
+			return err
+		}
 		return common.withMaps(func(r maps.Reader) error {
-			answers, err := explain.Explainer{Reader: r, Now: common.env.monotonic}.Explain(target, client)
+			e := explain.Explainer{Reader: r, Datapath: datapath, Now: common.env.monotonic}
+			answers, err := e.Explain(target, client)
 			if err != nil {
 				return err
 			}
@@ -48,28 +53,14 @@ func newExplainCommand(common *commonFlags) *cobra.Command {
 	return cmd
 }
 
-// client reads --from and finds the cookie of a network namespace that is given by a process.
+// client reads --from and looks into the network namespace that is given by a process.
 func (c *commonFlags) client(from string) (explain.Client, error) {
 	client, err := explain.ParseClient(from)
-	if err != nil {
+	if err != nil || client.PID == 0 {
 		return client, err
 	}
-	node, err := c.env.netnsCookie(0)
-	if err != nil {
-		return client, err
-	}
-	if client.PID != 0 {
-		if client.NetnsCookie, err = c.env.netnsCookie(client.PID); err != nil {
-			return client, err
-		}
-		if client.NetnsCookie == node {
-			client.Kind = explain.Node
-		}
-	}
-	if client.Kind == explain.Node {
-		client.NetnsCookie = node
-	}
-	return client, nil
+	client.NetnsCookie, client.Addresses, err = c.env.netns(client.PID)
+	return client, err
 }
 
 func printAnswers(out io.Writer, f format, answers []explain.Answer) error {

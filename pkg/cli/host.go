@@ -6,24 +6,41 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"runtime"
+	"slices"
+	"strings"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/shunt-lb/shunt/pkg/attach"
 	"github.com/shunt-lb/shunt/pkg/doctor"
+	"github.com/shunt-lb/shunt/pkg/explain"
+	"github.com/shunt-lb/shunt/pkg/loader"
 	"github.com/shunt-lb/shunt/pkg/maps"
+	"github.com/shunt-lb/shunt/pkg/model"
 )
 
 // hostEnvironment is this machine.
 func hostEnvironment() environment {
 	return environment{
-		openMaps:    openMaps,
-		monotonic:   monotonic,
-		netnsCookie: netnsCookie,
-		gather:      doctor.Gather,
-		clean:       hostCleaner(),
+		openMaps:  openMaps,
+		monotonic: monotonic,
+		netns:     lookIntoNetns,
+		datapath:  readDatapath,
+		gather:    doctor.Gather,
+		clean:     hostCleaner(),
 	}
+}
+
+func openMaps(dir string) (maps.Reader, func(), error) {
+	k, err := maps.Open(dir, maps.Options{ReadOnly: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	return k, k.Close, nil
 }
 
 func monotonic() uint64 {
@@ -33,57 +50,101 @@ func monotonic() uint64 {
 	return uint64(t.Nano())
 }
 
-func netnsCookie(pid int) (uint64, error) {
-	if pid == 0 {
-		return currentNetnsCookie()
-	}
-	target, err := netns.GetFromPid(pid)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("find the network namespace of process %d: there is no such process", pid)
-	}
+// hookPrefix begins the names of the socket programs; the rest is the hook's name.
+const hookPrefix = "sock_"
+
+// readDatapath reads what is attached, and the settings of one of the programs: all have the same.
+func readDatapath(bpffs string) (explain.Datapath, error) {
+	attachments, err := attach.List(bpffs)
 	if err != nil {
-		return 0, fmt.Errorf("find the network namespace of process %d: %w: run as root", pid, err)
+		return explain.Datapath{}, fmt.Errorf("find the attached programs: %w", err)
 	}
-	defer target.Close()
-	type result struct {
-		cookie uint64
-		err    error
-	}
-	done := make(chan result)
-	go func() {
-		// Never unlocked: the thread ends with the goroutine and takes the foreign namespace with it.
-		runtime.LockOSThread()
-		if err := netns.Set(target); err != nil {
-			done <- result{err: fmt.Errorf("enter the network namespace of process %d: %w: run as root", pid, err)}
-			return
+	var d explain.Datapath
+	var program attach.Attachment
+	for _, a := range attachments {
+		if hook, ok := strings.CutPrefix(a.Name, hookPrefix); ok && a.CgroupID != 0 {
+			d.Hooks = append(d.Hooks, hook)
+			program = a
 		}
-		cookie, err := currentNetnsCookie()
-		done <- result{cookie, err}
-	}()
-	r := <-done
-	return r.cookie, r.err
+	}
+	if len(d.Hooks) == 0 {
+		d.NodeCookie, _, err = identifyNetns()
+		return d, err
+	}
+	s, err := loader.ReadSettings(program.Program)
+	if err != nil {
+		return explain.Datapath{}, err
+	}
+	d.NodeCookie = s.NetnsCookie
+	d.LoopbackNodePorts, d.HostOnly = s.LoopbackNodePorts, s.HostOnly
+	d.SetRetval, d.ReadKernel = s.Features.SetRetval, s.Features.ReadKernel
+	for _, a := range []netip.Addr{s.NodeAddress4, s.NodeAddress6} {
+		if a.IsValid() {
+			d.NodeAddresses = append(d.NodeAddresses, a)
+		}
+	}
+	return d, nil
 }
 
-func currentNetnsCookie() (uint64, error) {
+// lookIntoNetns enters the network namespace of a process, on a thread that ends with it.
+func lookIntoNetns(pid int) (cookie uint64, addresses []netip.Addr, err error) {
+	target, err := netns.GetFromPid(pid)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil, fmt.Errorf("find the network namespace of process %d: there is no such process", pid)
+	}
+	if err != nil {
+		return 0, nil, fmt.Errorf("find the network namespace of process %d: %w: run as root", pid, err)
+	}
+	defer target.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Never unlocked: the thread ends with the goroutine and takes the foreign namespace with it.
+		runtime.LockOSThread()
+		if err = netns.Set(target); err != nil {
+			err = fmt.Errorf("enter the network namespace of process %d: %w: run as root", pid, err)
+			return
+		}
+		cookie, addresses, err = identifyNetns()
+	}()
+	<-done
+	return cookie, addresses, err
+}
+
+// identifyNetns returns what the programs know a network namespace by: its cookie, and the first address of each
+// family that others see (bpf/netns.h).
+func identifyNetns() (uint64, []netip.Addr, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("open a socket to identify the network namespace: %w", err)
+		return 0, nil, fmt.Errorf("open a socket to identify the network namespace: %w", err)
 	}
 	defer unix.Close(fd)
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if errors.Is(err, unix.ENOPROTOOPT) {
-		return 0, errors.New("identify the network namespace: this kernel is too old, Linux 5.14 or later is needed")
+		return 0, nil, errors.New("identify the network namespace: this kernel is too old, Linux 5.14 or later is needed")
 	}
 	if err != nil {
-		return 0, fmt.Errorf("identify the network namespace: %w", err)
+		return 0, nil, fmt.Errorf("identify the network namespace: %w", err)
 	}
-	return cookie, nil
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return 0, nil, fmt.Errorf("list the addresses of the network namespace: %w", err)
+	}
+	return cookie, firstOfEachFamily(list), nil
 }
 
-func openMaps(dir string) (maps.Reader, func(), error) {
-	k, err := maps.Open(dir, maps.Options{ReadOnly: true})
-	if err != nil {
-		return nil, nil, err
+func firstOfEachFamily(list []netlink.Addr) []netip.Addr {
+	var first []netip.Addr
+	for _, entry := range list {
+		a, ok := netip.AddrFromSlice(entry.IP)
+		a = a.Unmap()
+		if !ok || a.IsLoopback() || a.IsLinkLocalUnicast() {
+			continue
+		}
+		sameFamily := func(b netip.Addr) bool { return model.FamilyOf(a) == model.FamilyOf(b) }
+		if !slices.ContainsFunc(first, sameFamily) {
+			first = append(first, a)
+		}
 	}
-	return k, k.Close, nil
+	return first
 }

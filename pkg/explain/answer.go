@@ -35,6 +35,10 @@ const (
 	ReasonProtocol       Reason = "protocol"
 	ReasonNoPacketPath   Reason = "no-packet-path"
 	ReasonBackendAddress Reason = "backend-address"
+	ReasonUnsettled      Reason = "unsettled"
+	ReasonClientUnknown  Reason = "client-unknown"
+	ReasonHostOnly       Reason = "host-only"
+	ReasonNotAttached    Reason = "not-attached"
 )
 
 // Answer is what happens to one connection. Its JSON form is part of the command line's contract.

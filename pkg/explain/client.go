@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/shunt-lb/shunt/pkg/model"
 )
 
 // ClientKind tells where a client is.
@@ -25,8 +27,8 @@ const (
 // Client is who dials.
 type Client struct {
 	Kind ClientKind `json:"kind"`
-	// Address is invalid when it is not known.
-	Address netip.Addr `json:"address,omitzero"`
+	// Addresses are the client's own, one of each family at most; none when they are not known.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// NetnsCookie is 0 when it is not known.
 	NetnsCookie uint64 `json:"netnsCookie,omitempty"`
 	// PID is the process that the network namespace was asked for by; 0 for none.
@@ -61,24 +63,40 @@ func ParseClient(s string) (Client, error) {
 	if err != nil {
 		return Client{}, fmt.Errorf("read client %q: give node, external, a pod's address, pid:PID or netns:COOKIE", s)
 	}
-	return Client{Kind: Pod, Address: a.Unmap().WithZone("")}, nil
+	return Client{Kind: Pod, Addresses: []netip.Addr{a.Unmap().WithZone("")}}, nil
+}
+
+// Address returns the client's address of a family; invalid when it is not known.
+func (c Client) Address(f model.Family) netip.Addr {
+	for _, a := range c.Addresses {
+		if model.FamilyOf(a) == f {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // String names the client in a sentence.
 func (c Client) String() string {
+	var who string
 	switch {
-	case c.Kind == Node && c.Address.IsValid():
-		return "a process of the node (" + c.Address.String() + ")"
 	case c.Kind == Node:
-		return "a process of the node"
-	case c.Kind == External && c.Address.IsValid():
-		return "a client outside the node (" + c.Address.String() + ")"
+		who = "a process of the node"
 	case c.Kind == External:
-		return "a client outside the node"
-	case c.Address.IsValid():
-		return "the pod " + c.Address.String()
+		who = "a client outside the node"
 	case c.PID != 0:
-		return "process " + strconv.Itoa(c.PID)
+		who = "process " + strconv.Itoa(c.PID) + " in a pod"
+	case len(c.Addresses) > 0:
+		who = "a pod"
+	default:
+		who = "a process in the network namespace " + strconv.FormatUint(c.NetnsCookie, 10)
 	}
-	return "a process in the network namespace " + strconv.FormatUint(c.NetnsCookie, 10)
+	if len(c.Addresses) == 0 {
+		return who
+	}
+	words := make([]string, len(c.Addresses))
+	for i, a := range c.Addresses {
+		words[i] = a.String()
+	}
+	return who + " (" + strings.Join(words, ", ") + ")"
 }

@@ -17,8 +17,28 @@ import (
 // Explainer answers questions about what is programmed.
 type Explainer struct {
 	Reader maps.Reader
+	// Datapath is what works on these maps.
+	Datapath Datapath
 	// Now is CLOCK_MONOTONIC in nanoseconds, the clock of affinity entries.
 	Now func() uint64
+}
+
+// Datapath is what the programs do beside what the maps say.
+type Datapath struct {
+	// Hooks are those that have a program: connect4, sendmsg6, …
+	Hooks []string
+	// NodeCookie is the cookie of the node's network namespace.
+	NodeCookie uint64
+	// NodeAddresses are what source ranges judge the node's own processes by, one of each family at most.
+	NodeAddresses []netip.Addr
+	// LoopbackNodePorts: the node's own processes reach node ports on loopback.
+	LoopbackNodePorts bool
+	// HostOnly: only the node's own sockets are translated.
+	HostOnly bool
+	// SetRetval: a refusal has the errno that it should have.
+	SetRetval bool
+	// ReadKernel: the programs find out a pod's address.
+	ReadKernel bool
 }
 
 // Explain answers for each address that t means: one for an address, each frontend's for a Service's name.
@@ -44,28 +64,44 @@ func (e Explainer) Explain(t Target, c Client) ([]Answer, error) {
 	return answers, nil
 }
 
-// place finds that a client's address is one of the node's own.
+// place finds out whether a client is the node itself, and what is known of the node.
 func (e Explainer) place(c Client) (Client, error) {
-	if c.Kind != Pod || !c.Address.IsValid() {
-		return c, nil
+	if c.Kind == Pod {
+		isNode, err := e.isNode(c)
+		if err != nil {
+			return c, err
+		}
+		if isNode {
+			c.Kind = Node
+		}
 	}
-	if c.Address.IsLoopback() {
-		c.Kind = Node
-		return c, nil
-	}
-	flags, _, err := e.Reader.Address(maps.AddressOf(c.Address))
-	if err != nil {
-		return c, err
-	}
-	if flags&maps.AddressOnNode != 0 {
-		c.Kind = Node
+	if c.Kind == Node {
+		c.NetnsCookie = e.Datapath.NodeCookie
+		c.Addresses = e.Datapath.NodeAddresses
 	}
 	return c, nil
 }
 
+func (e Explainer) isNode(c Client) (bool, error) {
+	if c.NetnsCookie != 0 {
+		return c.NetnsCookie == e.Datapath.NodeCookie, nil
+	}
+	for _, a := range c.Addresses {
+		flags, _, err := e.Reader.Address(maps.AddressOf(a))
+		if err != nil || flags&maps.AddressOnNode != 0 || a.IsLoopback() {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // explainOne walks the maps for one address.
 func (e Explainer) explainOne(target AddressPort, c Client) (Answer, error) {
-	w := walk{Explainer: e, Answer: Answer{Target: target, Client: c}}
+	w := walk{
+		Explainer: e,
+		Answer:    Answer{Target: target, Client: c},
+		client:    c.Address(model.FamilyOf(target.Address)),
+	}
 	err := w.run()
 	return w.Answer, err
 }
@@ -74,6 +110,8 @@ func (e Explainer) explainOne(target AddressPort, c Client) (Answer, error) {
 type walk struct {
 	Explainer
 	Answer
+	// client is the client's address of the target's family; invalid when it is not known.
+	client  netip.Addr
 	service maps.Service
 }
 
@@ -81,11 +119,15 @@ func (w *walk) run() error {
 	if w.Target.Protocol == model.SCTP.String() {
 		return w.passSCTP()
 	}
+	if w.Datapath.HostOnly && w.Client.Kind == Pod {
+		w.conclude(Untouched, ReasonHostOnly, "The agent runs with --socket-lb=host: only the node's own sockets are "+
+			"translated, a pod's are not.")
+		return nil
+	}
 	found, err := w.lookup()
-	if err != nil || !found {
+	if err != nil || !found || !w.hooks() {
 		return err
 	}
-	w.hooks()
 	run := w.chooseRun()
 	if w.Backends, err = w.backends(run); err != nil {
 		return err
@@ -96,8 +138,7 @@ func (w *walk) run() error {
 	w.otherPorts()
 	w.notHandled()
 	if w.Client.Kind == External {
-		w.conclude(Untouched, ReasonNoPacketPath, "This version translates in sockets alone: a packet of a client that "+
-			"has no socket on this node passes untouched. The backends below are what is programmed for such clients.")
+		w.noPacketPath(" The backends below are what is programmed for such clients.")
 		return nil
 	}
 	if !slices.ContainsFunc(w.Backends, func(b Backend) bool { return b.State == BackendUsable }) {
@@ -125,7 +166,7 @@ func (w *walk) conclude(v Verdict, r Reason, format string, args ...any) {
 func (w *walk) lookup() (bool, error) {
 	a := w.Target.Address
 	if a.IsLoopback() || a.IsUnspecified() {
-		if w.Client.Kind != Node {
+		if w.Client.Kind != Node || !w.Datapath.LoopbackNodePorts {
 			return false, w.notAService(0)
 		}
 		return w.nodePort(0)

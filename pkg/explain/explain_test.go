@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,16 +19,30 @@ const now = 1_000_000e9
 // node is a Fake that a test programs in the words of the kernel.
 type node struct {
 	*maps.Fake
-	t     *testing.T
-	cells uint32
+	datapath Datapath
+	t        *testing.T
+	cells    uint32
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{Fake: maps.NewFake(nil), t: t, cells: 1}
+	n := &node{Fake: maps.NewFake(nil), datapath: wholeDatapath(), t: t, cells: 1}
 	n.address("10.0.0.1", maps.AddressOnNode|maps.AddressNodePorts)
 	n.address("172.16.0.1", maps.AddressOnNode)
 	return n
+}
+
+// wholeDatapath has all that programs can have.
+func wholeDatapath() Datapath {
+	return Datapath{
+		Hooks: []string{"connect4", "connect6", "sendmsg4", "sendmsg6"}, NodeCookie: 1,
+		NodeAddresses:     []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+		LoopbackNodePorts: true, SetRetval: true, ReadKernel: true,
+	}
+}
+
+func (n *node) explainer() Explainer {
+	return Explainer{Reader: n, Datapath: n.datapath, Now: func() uint64 { return now }}
 }
 
 func (n *node) must(_ int, err error) {
@@ -93,7 +108,7 @@ func (n *node) explain(target, from string) Answer {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	answers, err := Explainer{Reader: n, Now: func() uint64 { return now }}.Explain(to, client)
+	answers, err := n.explainer().Explain(to, client)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -288,7 +303,7 @@ func TestARunOfBackendsThatAreAllGoneIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.backend(2, 4, maps.BackendCluster) // another service's
 	n.service("10.96.0.1:80", model.TCP, maps.Service{ServiceID: 1, Kind: maps.KindClusterIP, Internal: n.cellsOf(2, 4)})
-	if a := n.explain("10.96.0.1:80", "node"); a.Verdict != Refused || a.Reason != ReasonNoBackend {
+	if a := n.explain("10.96.0.1:80", "node"); a.Verdict != Refused || a.Reason != ReasonUnsettled {
 		t.Errorf("got %s because of %s", a.Verdict, a.Reason)
 	}
 }
@@ -308,6 +323,7 @@ func TestAffinityIsTheClients(t *testing.T) {
 		n.PutAffinity(key, maps.AffinityValue{BackendID: backend, LastUsedNs: now - ageSeconds*1e9})
 	}
 	bind("10.244.1.90", 0, 2, 10)
+	bind("", 1, 2, 20)
 	bind("", 91, 1, 59)
 	bind("", 92, 1, 60)
 	bind("", 93, 9, 0)
@@ -325,7 +341,10 @@ func TestAffinityIsTheClients(t *testing.T) {
 		{"backend no longer in the set", "netns:94", AffinityBackendGone, 0, 0},
 		{"none yet", "netns:95", AffinityNone, 0, 0},
 		{"none yet, by address", "10.244.1.95", AffinityNone, 0, 0},
-		{"a client that nothing is known of", "node", AffinityUnknownClient, 0, 0},
+		{"none yet, for the other family's address", "fd00::90", AffinityUnknownClient, 0, 0},
+		{"the node", "node", AffinityInForce, 2, 40},
+		{"the node, by its address", "10.0.0.1", AffinityInForce, 2, 40},
+		{"the node, by its network namespace", "netns:1", AffinityInForce, 2, 40},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -350,6 +369,7 @@ func TestSourceRangesGuardLoadBalancerAddresses(t *testing.T) {
 		Flags: maps.ServiceSourceRanges})
 	n.must(n.PutSourceRanges([]maps.SourceRange{
 		{PrefixBits: 32 + 96 + 24, ServiceID: 1, Address: maps.AddressOf(netip.MustParseAddr("10.0.9.0"))},
+		{PrefixBits: 32 + 96 + 32, ServiceID: 1, Address: maps.AddressOf(netip.MustParseAddr("10.0.0.1"))},
 		{PrefixBits: 32 + 96, ServiceID: 2, Address: maps.AddressOf(netip.MustParseAddr("0.0.0.0"))},
 	}))
 	for _, tc := range []struct {
@@ -359,7 +379,10 @@ func TestSourceRangesGuardLoadBalancerAddresses(t *testing.T) {
 	}{
 		{"192.0.2.1:80", "10.0.9.9", Translated, ReasonBackend},
 		{"192.0.2.1:80", "10.0.8.1", Dropped, ReasonSourceRange},
-		{"192.0.2.1:80", "fd00::9", Dropped, ReasonSourceRange},
+		{"192.0.2.1:80", "node", Translated, ReasonBackend},
+		{"192.0.2.1:80", "netns:9", Untouched, ReasonClientUnknown},
+		{"192.0.2.1:80", "fd00::9", Untouched, ReasonClientUnknown},
+		{"192.0.2.1:80", "external", Untouched, ReasonNoPacketPath},
 		{"10.96.0.1:80", "10.0.8.1", Translated, ReasonBackend},
 	} {
 		a := n.explain(tc.target, tc.from)
@@ -368,8 +391,17 @@ func TestSourceRangesGuardLoadBalancerAddresses(t *testing.T) {
 				tc.reason)
 		}
 	}
-	if got := n.explain("192.0.2.1:80", "10.0.9.9").Frontend.SourceRanges; len(got) != 1 || got[0] != "10.0.9.0/24" {
-		t.Errorf("source ranges %v", got)
+	got := n.explain("192.0.2.1:80", "10.0.9.9").Frontend.SourceRanges
+	if want := []string{"10.0.0.1/32", "10.0.9.0/24"}; !slices.Equal(got, want) {
+		t.Errorf("source ranges %v, want %v", got, want)
+	}
+	n.datapath.ReadKernel = false
+	if a := n.explain("192.0.2.1:80", "10.0.9.9"); a.Reason != ReasonClientUnknown {
+		t.Errorf("without the pod's address: %s", a.Reason)
+	}
+	n.datapath.NodeAddresses = nil
+	if a := n.explain("192.0.2.1:80", "node"); a.Reason != ReasonClientUnknown {
+		t.Errorf("without the node's address: %s", a.Reason)
 	}
 }
 
@@ -394,7 +426,7 @@ func TestAServicesNameMeansItsFrontends(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers, err := Explainer{Reader: n, Now: func() uint64 { return now }}.Explain(to, Client{Kind: Node})
+		answers, err := n.explainer().Explain(to, Client{Kind: Node})
 		if err != nil {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", target, err)
@@ -408,5 +440,43 @@ func TestAServicesNameMeansItsFrontends(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: got %v, want %s", target, got, want)
 		}
+	}
+}
+
+func TestWhatIsAttachedAndHowItWasLoadedCounts(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name         string
+		change       func(*Datapath)
+		target, from string
+		verdict      Verdict
+		reason       Reason
+	}{
+		{"nothing attached", func(d *Datapath) { d.Hooks = nil }, "10.96.0.1:80", "node", Untouched, ReasonNotAttached},
+		{"nothing attached, an undefined port", func(d *Datapath) { d.Hooks = nil }, "10.96.0.1:81", "node", Untouched,
+			ReasonNotAttached},
+		{"the other family's hook alone", func(d *Datapath) { d.Hooks = []string{"connect6"} }, "10.96.0.1:80", "node",
+			Untouched, ReasonNotAttached},
+		{"one of UDP's two hooks", func(d *Datapath) { d.Hooks = []string{"connect4"} }, "10.96.0.1:53/udp", "node", Untouched,
+			ReasonNotAttached},
+		{"TCP needs connect alone", func(d *Datapath) { d.Hooks = []string{"connect4"} }, "10.96.0.1:80", "node", Translated,
+			ReasonBackend},
+		{"host only, a pod", func(d *Datapath) { d.HostOnly = true }, "10.96.0.1:80", "10.244.1.9", Untouched, ReasonHostOnly},
+		{"host only, the node", func(d *Datapath) { d.HostOnly = true }, "10.96.0.1:80", "node", Translated, ReasonBackend},
+		{"no node ports on loopback", func(d *Datapath) { d.LoopbackNodePorts = false }, "127.0.0.1:30080", "node", Untouched,
+			ReasonNotAService},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			run := n.run(1, maps.BackendCluster, 1)
+			n.service("10.96.0.1:80", model.TCP, maps.Service{ServiceID: 1, Kind: maps.KindClusterIP, Internal: run})
+			n.service("10.96.0.1:53", model.UDP, maps.Service{ServiceID: 1, Kind: maps.KindClusterIP, Internal: run})
+			n.service("0.0.0.0:30080", model.TCP, maps.Service{ServiceID: 1, Kind: maps.KindNodePort, Internal: run})
+			tc.change(&n.datapath)
+			if a := n.explain(tc.target, tc.from); a.Verdict != tc.verdict || a.Reason != tc.reason {
+				t.Errorf("got %s because of %s, want %s, %s", a.Verdict, a.Reason, tc.verdict, tc.reason)
+			}
+		})
 	}
 }

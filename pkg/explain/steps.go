@@ -41,11 +41,12 @@ func (w *walk) undefinedPort() error {
 	w.step("Owner", "%s is the ClusterIP of %s, which declares %s, not %d/%s.", w.Target.Address, owner, ports,
 		w.Target.Port, w.Target.Protocol)
 	if w.Client.Kind == External {
-		w.conclude(Untouched, ReasonNoPacketPath, "This version translates in sockets alone: a packet of a client that "+
-			"has no socket on this node passes untouched.")
+		w.noPacketPath("")
 		return nil
 	}
-	w.hooks()
+	if !w.hooks() {
+		return nil
+	}
 	w.conclude(Refused, ReasonUndefinedPort, "Refused at once (ECONNREFUSED): all ports of a ClusterIP belong to its "+
 		"Service, and nothing else can answer there.")
 	w.notHandled()
@@ -109,9 +110,8 @@ func (w *walk) notAService(flags maps.AddressFlags) error {
 		return nil
 	}
 	switch a := w.Target.Address; {
-	case a.IsLoopback(), a.IsUnspecified():
-		w.step("Owner", "%s belongs to the client's own network namespace: only processes of the node reach node ports "+
-			"there.", a)
+	case a.IsLoopback() || a.IsUnspecified():
+		w.step("Owner", "%s belongs to the client's own network namespace. %s", a, w.loopbackWords())
 	case flags&maps.AddressOnNode != 0:
 		w.step("Owner", "%s is an address of this node that serves no node ports, and no Service has port %d/%s there.", a,
 			w.Target.Port, w.Target.Protocol)
@@ -126,21 +126,44 @@ func (w *walk) notAService(flags maps.AddressFlags) error {
 	return nil
 }
 
-// hooks tells which program translates, and when.
-func (w *walk) hooks() {
+// loopbackWords tells who reaches node ports on loopback.
+func (w *walk) loopbackWords() string {
+	if !w.Datapath.LoopbackNodePorts {
+		return "The agent serves no node ports there (its node port addresses leave loopback out)."
+	}
+	return "Only processes of the node reach node ports there."
+}
+
+func (w *walk) noPacketPath(more string) {
+	w.conclude(Untouched, ReasonNoPacketPath, "This version translates in sockets alone: a packet of a client that has no "+
+		"socket on this node passes untouched.%s", more)
+}
+
+// hooks tells which program translates, and when; false ends the walk, for there is none.
+func (w *walk) hooks() bool {
 	if w.Client.Kind == External {
-		return
+		return true
 	}
 	version, mapped := 4, " (connect6 where an IPv6 socket dials the v4-mapped address)"
 	if model.FamilyOf(w.Target.Address) == model.IPv6 {
 		version, mapped = 6, ""
 	}
+	needed := []string{fmt.Sprintf("connect%d", version)}
+	text := needed[0] + mapped + ": inside connect(2), before a packet exists."
 	if w.Target.Protocol == model.UDP.String() {
-		w.step("Hook", "connect%d for a connected socket, sendmsg%d for each datagram of an unconnected one: inside the "+
-			"system call, before a packet exists.", version, version)
-		return
+		needed = append(needed, fmt.Sprintf("sendmsg%d", version))
+		text = fmt.Sprintf("%s for a connected socket, %s for each datagram of an unconnected one: inside the system call, "+
+			"before a packet exists.", needed[0], needed[1])
 	}
-	w.step("Hook", "connect%d%s: inside connect(2), before a packet exists.", version, mapped)
+	for _, hook := range needed {
+		if !slices.Contains(w.Datapath.Hooks, hook) {
+			w.conclude(Untouched, ReasonNotAttached, "Nothing is translated: no program is attached to %s. Start shunt agent; "+
+				"see shunt doctor.", hook)
+			return false
+		}
+	}
+	w.step("Hook", "%s", text)
+	return true
 }
 
 // chooseRun picks the run for this kind of client.
@@ -223,6 +246,7 @@ func (w *walk) checkSource() (done bool, err error) {
 	if w.service.Flags&maps.ServiceSourceRanges == 0 {
 		return false, nil
 	}
+	address := w.judged()
 	var allowed bool
 	for r, err := range w.Reader.SourceRanges() {
 		if err != nil {
@@ -233,22 +257,44 @@ func (w *walk) checkSource() (done bool, err error) {
 		}
 		p := RangePrefix(r)
 		w.Frontend.SourceRanges = append(w.Frontend.SourceRanges, p.String())
-		allowed = allowed || w.Client.Address.IsValid() && p.Contains(w.Client.Address)
+		allowed = allowed || address.IsValid() && p.Contains(address)
 	}
 	slices.Sort(w.Frontend.SourceRanges)
 	ranges := strings.Join(w.Frontend.SourceRanges, ", ")
 	switch {
-	case !w.Client.Address.IsValid():
-		w.step("Sources", "loadBalancerSourceRanges admit %s. Give the client's address with --from to see whether it is "+
-			"admitted.", ranges)
-	case allowed:
-		w.step("Sources", "loadBalancerSourceRanges admit %s (%s).", w.Client.Address, ranges)
-	default:
-		w.step("Sources", "loadBalancerSourceRanges admit %s, not %s.", ranges, w.Client.Address)
-		w.conclude(Dropped, ReasonSourceRange, "Dropped: connect(2) fails with ETIMEDOUT at once.")
+	case !address.IsValid() && w.Client.Kind == External:
+		w.step("Sources", "loadBalancerSourceRanges admit %s.", ranges)
+		return false, nil
+	case !address.IsValid():
+		w.step("Sources", "loadBalancerSourceRanges admit %s.", ranges)
+		w.conclude(Untouched, ReasonClientUnknown, "A client whose address is not known is left alone. %s", w.whyUnknown())
 		return true, nil
+	case allowed:
+		w.step("Sources", "loadBalancerSourceRanges admit %s (%s).", address, ranges)
+		return false, nil
 	}
-	return false, nil
+	w.step("Sources", "loadBalancerSourceRanges admit %s, not %s.", ranges, address)
+	w.conclude(Dropped, ReasonSourceRange, "Dropped: connect(2) fails with ETIMEDOUT at once.")
+	return true, nil
+}
+
+// judged is the address that source ranges look at.
+func (w *walk) judged() netip.Addr {
+	if w.Client.Kind == Pod && !w.Datapath.ReadKernel {
+		return netip.Addr{}
+	}
+	return w.client
+}
+
+func (w *walk) whyUnknown() string {
+	switch {
+	case w.Client.Kind == Node:
+		return "The agent knows no address of this family for the node."
+	case !w.Datapath.ReadKernel:
+		return "The programs may not read kernel memory here (CAP_PERFMON, lockdown), so they know a pod's address only " +
+			"where its socket is bound to it."
+	}
+	return "Give --from the pod's address, or pid:PID of a process in it."
 }
 
 // RangePrefix returns the prefix of a source range.
@@ -263,12 +309,16 @@ func RangePrefix(r maps.SourceRange) netip.Prefix {
 
 // empty concludes a walk whose run has nobody to give.
 func (w *walk) empty() {
-	if w.Frontend.WhenEmpty == Dropped {
+	switch {
+	case len(w.Backends) > 0:
+		w.conclude(Refused, ReasonUnsettled, "Refused (ECONNREFUSED): every backend of the run has just gone. The agent is "+
+			"replacing the run at this moment, or it died while it did.")
+	case w.Frontend.WhenEmpty == Dropped:
 		w.conclude(Dropped, ReasonPolicy, "Dropped, as kube-proxy does: endpoints exist, but the traffic policy allows none "+
 			"of them here. connect(2) fails with ETIMEDOUT at once.")
-		return
+	default:
+		w.conclude(Refused, ReasonNoBackend, "Refused at once (ECONNREFUSED): the Service has no usable endpoint anywhere.")
 	}
-	w.conclude(Refused, ReasonNoBackend, "Refused at once (ECONNREFUSED): the Service has no usable endpoint anywhere.")
 }
 
 // affinity is affinity.h.
@@ -277,7 +327,7 @@ func (w *walk) affinity() error {
 		return nil
 	}
 	w.Affinity = &Affinity{TimeoutSeconds: w.service.AffinityTimeout, State: AffinityNone}
-	if w.Client.NetnsCookie == 0 && !w.Client.Address.IsValid() {
+	if w.Client.NetnsCookie == 0 && !w.client.IsValid() {
 		w.Affinity.State = AffinityUnknownClient
 		w.step("Affinity", "ClientIP, %d s. Which client it is must be known to look it up: give --from pid:PID of a process "+
 			"in the pod.", w.Affinity.TimeoutSeconds)
@@ -295,10 +345,11 @@ func (w *walk) affinity() error {
 	return w.judgeAffinity(value)
 }
 
-// affinityEntry finds the client's entry: by its address, else by its network namespace.
+// affinityEntry finds the client's entry. The node is one client, by its network namespace; a pod is known by its
+// address, or by its network namespace where the programs cannot find that.
 func (w *walk) affinityEntry() (maps.AffinityValue, bool, error) {
-	if w.Client.Address.IsValid() {
-		key := maps.AffinityKey{ServiceID: w.service.ServiceID, Client: maps.AddressOf(w.Client.Address)}
+	if w.Client.Kind == Pod && w.client.IsValid() {
+		key := maps.AffinityKey{ServiceID: w.service.ServiceID, Client: maps.AddressOf(w.client)}
 		if v, ok, err := w.Reader.Affinity(key); ok || err != nil {
 			return v, ok, err
 		}
@@ -387,6 +438,10 @@ func (w *walk) otherPorts() {
 }
 
 func (w *walk) notHandled() {
+	if !w.Datapath.SetRetval && w.Client.Kind != External {
+		w.NotHandled = append(w.NotHandled, "The right errno of every refusal: this kernel has no bpf_set_retval (Linux "+
+			"5.18), so that a refused send fails with EPERM, and a dropped connect with ECONNREFUSED.")
+	}
 	switch a := w.Target.Address; {
 	case w.Frontend == nil || w.service.Kind == maps.KindClusterIP:
 		w.NotHandled = append(w.NotHandled, fmt.Sprintf("ICMP: no device has %s, so nothing answers a ping. That says "+

@@ -4,6 +4,7 @@ package explain
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -70,20 +71,21 @@ func TestParseTargetSaysWhatIsWrong(t *testing.T) {
 
 func TestParseClient(t *testing.T) {
 	t.Parallel()
+	pod := func(a string) Client { return Client{Kind: Pod, Addresses: []netip.Addr{netip.MustParseAddr(a)}} }
 	for in, want := range map[string]Client{
 		"":                    {Kind: Node},
 		"node":                {Kind: Node},
 		"external":            {Kind: External},
-		"10.244.1.5":          {Kind: Pod, Address: netip.MustParseAddr("10.244.1.5")},
-		"::ffff:10.244.1.5":   {Kind: Pod, Address: netip.MustParseAddr("10.244.1.5")},
-		"fd00::5":             {Kind: Pod, Address: netip.MustParseAddr("fd00::5")},
+		"10.244.1.5":          pod("10.244.1.5"),
+		"::ffff:10.244.1.5":   pod("10.244.1.5"),
+		"fd00::5":             pod("fd00::5"),
 		"netns:4711":          {Kind: Pod, NetnsCookie: 4711},
 		"pid:1":               {Kind: Pod, PID: 1},
-		"fe80::1%eth0":        {Kind: Pod, Address: netip.MustParseAddr("fe80::1")},
-		"0:0:0:0:0:0:0:fd":    {Kind: Pod, Address: netip.MustParseAddr("::fd")},
+		"fe80::1%eth0":        pod("fe80::1"),
+		"0:0:0:0:0:0:0:fd":    pod("::fd"),
 		"netns:9999999999999": {Kind: Pod, NetnsCookie: 9999999999999},
 	} {
-		if got, err := ParseClient(in); err != nil || got != want {
+		if got, err := ParseClient(in); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, %v; want %+v", in, got, err, want)
 		}
 	}
