@@ -66,10 +66,13 @@ static __always_inline void affinity_bind(const struct affinity_key *key, __u32 
 }
 
 /* Selects a backend of the target for the client, by affinity where the service has it. */
-static __noinline bool backend_choose(const struct service *service, const struct target *target,
-				      const struct client *client, struct backend *backend)
+__noinline bool backend_choose(const struct service *service, const struct target *target,
+			       const struct client *client, struct backend *backend)
 {
 	struct affinity_key key;
+
+	if (!service || !target || !client || !backend)
+		return false;
 
 	/* An empty set has no binding in force: nothing in it can be eligible. */
 	if (!service->affinity_timeout_s || !target->run.count)

@@ -67,7 +67,7 @@ static __always_inline int bind_check(struct bpf_sock *ctx, const struct address
 		.port = ctx->src_port,
 		.protocol = dial_protocol(ctx->type, ctx->protocol),
 	};
-	struct service service;
+	struct service service = {};
 
 	if (!bound.protocol || bpf_get_netns_cookie(ctx) != settings.node_netns_cookie ||
 	    !bind_is_served(address) || !bind_match(&bound, &service))

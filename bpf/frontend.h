@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Whose is a dialled address: services, then node ports, then ClusterIPs without that port. */
+/*
+ * Whose is a dialled address: services, then node ports, then ClusterIPs without that port.
+ *
+ * A function of these headers that loops is not static: the verifier then checks it once, by itself,
+ * and not again for each way that leads to a call, which in sum would be more than it is willing to
+ * do. The price is that such a function must expect NULL, that its results must be initialised by the
+ * caller (before 6.3), and that it returns a number.
+ */
 #ifndef SHUNT_FRONTEND_H
 #define SHUNT_FRONTEND_H
 
@@ -62,9 +69,13 @@ static __always_inline bool words_copy(void *to, const void *from, int words)
  * moment; the run is one word, and a backend is used only if its own first word names the same
  * service (select.h), so even then no foreign backend is reached.
  */
-static __noinline enum match service_read(const struct frontend *frontend, struct service *copy)
+__noinline enum match service_read(const struct frontend *frontend, struct service *copy)
 {
-	__u32 check = frontend_check(frontend);
+	__u32 check;
+
+	if (!frontend || !copy)
+		return MATCH_NONE;
+	check = frontend_check(frontend);
 
 	for (int i = 0; i < READ_ATTEMPTS; i++) {
 		const struct service *value = bpf_map_lookup_elem(&services, frontend);
@@ -112,11 +123,14 @@ static __noinline enum match node_port_match(const struct frontend *dialled,
  * addresses, which is so for the node's own sockets alone. A hit on an exact frontend is one
  * lookup, a miss two; a dial of one of this node's own addresses up to four.
  */
-static __noinline enum match frontend_match(const struct frontend *dialled, bool loopback,
-					    struct service *service)
+__noinline enum match frontend_match(const struct frontend *dialled, bool loopback,
+				     struct service *service)
 {
 	enum match match;
 	__u32 flags;
+
+	if (!dialled || !service)
+		return MATCH_NONE;
 
 	/* Before the exact lookup: a node port's own key must not be found by a pod that dials
 	 * 0.0.0.0. */

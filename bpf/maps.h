@@ -180,4 +180,12 @@ struct {
 	__uint(max_entries, 1);
 } reject_budget SEC(".maps");
 
+/* Room for what does not fit on the stack while a flow is opened. Written and read by one run of a program. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct flow_draft);
+	__uint(max_entries, 1);
+} flow_draft SEC(".maps");
+
 #endif

@@ -54,6 +54,11 @@ struct inet6_dev {
 	struct list_head addr_list;
 };
 
+/* Never read: whether the kernel has it tells whether it has MPTCP. */
+struct mptcp_sock {
+	void *first;
+};
+
 struct net_device {
 	struct list_head dev_list;
 	struct in_device *ip_ptr;
@@ -83,7 +88,8 @@ static __always_inline bool addr6_is_routable(const struct address *address)
 	       (address_word(address, 0) & bpf_htonl(0xffc00000)) != bpf_htonl(0xfe800000);
 }
 
-static __noinline bool device_address4(const struct net_device *device, struct address *address)
+static __always_inline bool device_address4(const struct net_device *device,
+					    struct address *address)
 {
 	const struct in_ifaddr *ifa = BPF_CORE_READ(device, ip_ptr, ifa_list);
 
@@ -99,7 +105,8 @@ static __noinline bool device_address4(const struct net_device *device, struct a
 	return false;
 }
 
-static __noinline bool device_address6(const struct net_device *device, struct address *address)
+static __always_inline bool device_address6(const struct net_device *device,
+					    struct address *address)
 {
 	const struct inet6_dev *idev = BPF_CORE_READ(device, ip6_ptr);
 	const struct list_head *head, *node;
@@ -137,12 +144,16 @@ static __always_inline const struct sock *socket_in_kernel(struct bpf_sock *sk)
  * Devices and addresses are freed by RCU, and a program is an RCU reader; a list that changes
  * meanwhile ends the walk early.
  */
-static __noinline bool netns_address(struct bpf_sock *sk, bool is4, struct address *address)
+__noinline bool netns_address(struct bpf_sock_addr *ctx, bool is4, struct address *address)
 {
-	const struct net *net = BPF_CORE_READ(socket_in_kernel(sk), __sk_common.skc_net.net);
-	const struct list_head *head = &net->dev_base_head;
-	const struct list_head *node = BPF_CORE_READ(net, dev_base_head.next);
+	const struct list_head *head, *node;
+	const struct net *net;
 
+	if (!address)
+		return false;
+	net = BPF_CORE_READ(socket_in_kernel(ctx->sk), __sk_common.skc_net.net);
+	head = &net->dev_base_head;
+	node = BPF_CORE_READ(net, dev_base_head.next);
 	for (int i = 0; i < NETNS_DEVICES && node && node != head; i++) {
 		const struct net_device *device =
 			(const void *)node - bpf_core_field_offset(struct net_device, dev_list);

@@ -46,8 +46,10 @@ static __always_inline struct target target_external(const struct service *servi
  * for the reason given at service_read_again: a backend whose flags are being replaced has not
  * gone.
  */
-static __noinline bool backend_read(__u32 backend_id, __u32 service_id, struct backend *copy)
+__noinline bool backend_read(__u32 backend_id, __u32 service_id, struct backend *copy)
 {
+	if (!copy)
+		return false;
 	for (int i = 0; i < READ_ATTEMPTS - 1; i++) {
 		const struct backend *value = bpf_map_lookup_elem(&backends, &backend_id);
 
@@ -73,14 +75,14 @@ static __noinline bool backend_recall(__u32 backend_id, __u32 service_id, __u32 
  * run is then being replaced, and the caller has read the old one. The modulo's bias is below count
  * / 2^32.
  */
-static __noinline bool backend_select(__u32 service_id, const struct run *run,
-				      struct backend *backend)
+__noinline bool backend_select(__u32 service_id, const struct run *run, struct backend *backend)
 {
-	__u32 count = run->count;
 	__u32 first = bpf_get_prandom_u32();
+	__u32 count;
 
-	if (!count)
+	if (!run || !backend || !run->count)
 		return false;
+	count = run->count;
 	for (__u32 i = 0; i < SELECT_ATTEMPTS; i++) {
 		__u32 index = run->base + (first + i) % count;
 		const __u32 *backend_id = bpf_map_lookup_elem(&slots, &index);

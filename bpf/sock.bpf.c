@@ -18,7 +18,7 @@ SEC("cgroup/connect4")
 int sock_connect4(struct bpf_sock_addr *ctx)
 {
 	enum verdict verdict = VERDICT_PASS;
-	struct backend backend;
+	struct backend backend = {};
 	struct dial dial;
 
 	if (dial_read4(ctx, &dial))
@@ -32,7 +32,7 @@ SEC("cgroup/connect6")
 int sock_connect6(struct bpf_sock_addr *ctx)
 {
 	enum verdict verdict = VERDICT_PASS;
-	struct backend backend;
+	struct backend backend = {};
 	struct dial dial;
 
 	if (dial_read6(ctx, &dial))
@@ -47,7 +47,7 @@ SEC("cgroup/sendmsg4")
 int sock_sendmsg4(struct bpf_sock_addr *ctx)
 {
 	enum verdict verdict = VERDICT_PASS;
-	struct backend backend;
+	struct backend backend = {};
 	struct dial dial;
 
 	if (dial_read4(ctx, &dial))
@@ -61,7 +61,7 @@ SEC("cgroup/sendmsg6")
 int sock_sendmsg6(struct bpf_sock_addr *ctx)
 {
 	enum verdict verdict = VERDICT_PASS;
-	struct backend backend;
+	struct backend backend = {};
 	struct dial dial;
 
 	if (dial_read6(ctx, &dial))

@@ -7,6 +7,7 @@
 #include <linux/bpf.h>
 #include <stdbool.h>
 
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
 #include "affinity.h"
@@ -45,7 +46,7 @@ static __noinline int client_read(struct bpf_sock_addr *ctx, const struct dial *
 		return 0;
 	if (!address_is_unspecified(&dial->bound))
 		client->address = dial->bound;
-	else if (!setting(SETTING_READ_KERNEL) || !netns_address(ctx->sk, is4, &client->address))
+	else if (!setting(SETTING_READ_KERNEL) || !netns_address(ctx, is4, &client->address))
 		return 0;
 	client->netns_cookie = 0;
 	return 0;
@@ -67,7 +68,7 @@ static __noinline int client_address(struct bpf_sock_addr *ctx, const struct dia
 		address->bytes[i] =
 			is4 ? settings.node_address4.bytes[i] : settings.node_address6.bytes[i];
 	if (address_is_zero(address) && setting(SETTING_READ_KERNEL))
-		netns_address(ctx->sk, is4, address);
+		netns_address(ctx, is4, address);
 	return 0;
 }
 
@@ -136,7 +137,7 @@ static __noinline enum verdict socket_translate(struct bpf_sock_addr *ctx, const
 						struct udp_flows *flows, struct backend *backend,
 						bool *fresh)
 {
-	struct service service;
+	struct service service = {};
 	enum verdict verdict;
 
 	for (int i = 0; i < SOCKET_ATTEMPTS; i++) {
@@ -161,12 +162,31 @@ static __noinline enum verdict socket_translate(struct bpf_sock_addr *ctx, const
 	return socket_refuse(0, REASON_UNSETTLED);
 }
 
+/*
+ * The flow of the MPTCP socket around a TCP socket, if there is one. connect programs see the inner
+ * socket, getpeername programs the outer one. Before 5.19 the two cannot be told to belong together,
+ * and getpeername of an MPTCP socket shows the backend.
+ */
+static __always_inline struct socket_flow *mptcp_flow(struct bpf_sock *sk)
+{
+	struct mptcp_sock *outer;
+
+	if (!bpf_core_type_exists(struct mptcp_sock) ||
+	    !bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_skc_to_mptcp_sock))
+		return NULL;
+	outer = bpf_skc_to_mptcp_sock(sk);
+	if (!outer)
+		return NULL;
+	return bpf_sk_storage_get(&socket_flows, outer, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+}
+
 /* Remembers what a connected socket dialled, for getpeername and, with UDP, recvmsg. */
 static __noinline int flow_remember(struct bpf_sock *sk, const struct frontend *frontend,
 				    const struct backend *backend)
 {
 	struct socket_flow *flow =
 		bpf_sk_storage_get(&socket_flows, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	struct socket_flow *outer;
 
 	if (!flow)
 		return drop_count(REASON_FLOW_NOT_REMEMBERED);
@@ -180,6 +200,9 @@ static __noinline int flow_remember(struct bpf_sock *sk, const struct frontend *
 		.backend_id = backend->backend_id,
 		.state = FLOW_ACTIVE,
 	};
+	outer = mptcp_flow(sk);
+	if (outer)
+		*outer = *flow;
 	return 0;
 }
 

@@ -93,7 +93,7 @@ struct backend {
 	__u8 protocol;
 	__u8 pad;
 	__u32 flags; /* enum backend_flag */
-};
+} __attribute__((aligned(8)));
 
 enum address_flag {
 	/* A Service's ClusterIP: all its ports are ours, undefined ones are refused. */
@@ -250,25 +250,58 @@ enum conntrack_seen {
 };
 
 /*
- * conntrack: one direction of a flow; the other direction's element is found under what this one translates to, and
- * either can be made again from the other. check is a fold of the key and of the time of creation, compared as in
- * struct service.
+ * What a packet's source and destination become. check is a fold of the key and of the time of creation, compared as
+ * in struct service.
  */
-struct conntrack_value {
+struct translation {
 	__u64 check;
-	struct address source; /* what the packet's source and destination become */
+	struct address source;
 	struct address destination;
 	__u16 source_port;
 	__u16 destination_port;
 	__u8 flags; /* enum conntrack_flag */
-	__u8 seen; /* enum conntrack_seen */
-	__u8 pad[2];
+	__u8 pad[3];
 	__u32 service_id;
 	__u32 backend_id;
+};
+
+/*
+ * conntrack: one direction of a flow. The other direction's element is found under what this one translates to, turned
+ * round, and either can be made again from the other.
+ */
+struct conntrack_value {
+	struct translation to;
 	__u64 created_ns; /* CLOCK_MONOTONIC, as all times here */
 	__u64 last_seen_ns; /* 0: no packet of this direction yet */
 	__u64 packets;
 	__u64 bytes;
+	__u8 seen; /* enum conntrack_seen */
+	__u8 pad[7];
+};
+
+/* flow_draft: a flow that is being opened: the reply's tuple, tried with one port after the other. */
+struct flow_draft {
+	struct conntrack_key forward;
+	struct conntrack_key reply;
+	struct conntrack_value value;
+	/* A flow that is in the way, and the tuple of another one's other half. */
+	struct conntrack_key other;
+	struct translation other_to;
+	struct conntrack_key judged;
+	/* The half of a flow that is made again. */
+	struct conntrack_value healed;
+	__u64 now_ns;
+	__u64 oldest_ns; /* of the flows that have a port that was tried */
+	__u16 oldest_port;
+	__u16 port_first; /* the range, and where in it the search begins */
+	__u16 port_count;
+	__u16 port_start;
+	/* The cell of conntrack_ring that is taken. */
+	__u32 cell;
+	__u32 weak_cell;
+	__u8 cell_found;
+	__u8 weak_found;
+	__u8 pad[6];
 };
 
 /* fragments: what the first fragment of a datagram knows and the later ones do not. */
@@ -281,6 +314,7 @@ struct fragment_key {
 };
 
 struct fragment_value {
+	__u64 time_ns;
 	__u16 source_port;
 	__u16 destination_port;
 	/* The first fragment has been seen. Clear: later ones came first and wait for it, this often. */
@@ -332,7 +366,7 @@ struct packet_settings {
 	__u16 snat_port_min;
 	__u16 snat_port_max;
 	__u32 flags; /* enum packet_setting_flag */
-	__u32 pad;
+	__u32 flow_capacity; /* cells of conntrack_ring */
 	struct prefix services[PACKET_SETTING_PREFIXES]; /* ranges of ClusterIPs */
 	struct prefix pods[PACKET_SETTING_PREFIXES]; /* clients inside the cluster */
 };
@@ -367,7 +401,7 @@ _Static_assert(sizeof(struct backend) == 32, "value of backends");
 _Static_assert(sizeof(struct affinity_key) == 32, "key of affinity");
 _Static_assert(sizeof(struct source_range) == 24, "key of source_ranges");
 _Static_assert(sizeof(struct conntrack_key) == 40, "key of conntrack");
-_Static_assert(sizeof(struct conntrack_value) == 88, "value of conntrack");
+_Static_assert(sizeof(struct conntrack_value) == 96, "value of conntrack");
 _Static_assert(sizeof(struct fragment_key) == 40, "key of fragments");
 
 #endif

@@ -39,10 +39,12 @@ static __always_inline void udp_send_push(struct udp_flows *flows, __u32 index, 
 }
 
 /* Takes the datagram that waits longest, of the flows whose bit is set; its flow, or UDP_FLOWS. */
-static __noinline __u32 udp_send_take(struct udp_flows *flows, __u32 mask, __u64 now)
+__noinline __u32 udp_send_take(struct udp_flows *flows, __u32 mask, __u64 now)
 {
 	__u32 now_ms = now / NS_PER_MS;
 
+	if (!flows)
+		return UDP_FLOWS;
 	for (__u32 i = 0; i < UDP_SENDS; i++) {
 		struct udp_send *send = &flows->sends[(flows->next_send + i) % UDP_SENDS];
 		__u32 index = send->flow - 1;
@@ -56,9 +58,11 @@ static __noinline __u32 udp_send_take(struct udp_flows *flows, __u32 mask, __u64
 	return UDP_FLOWS;
 }
 
-static __noinline __u32 udp_flow_find(const struct udp_flows *flows,
-				      const struct frontend *frontend, enum flow_state state)
+__noinline __u32 udp_flow_find(const struct udp_flows *flows, const struct frontend *frontend,
+			       enum flow_state state)
 {
+	if (!flows || !frontend)
+		return UDP_FLOWS;
 	for (__u32 i = 0; i < UDP_FLOWS; i++) {
 		const struct socket_flow *flow = &flows->flows[i];
 
@@ -70,11 +74,13 @@ static __noinline __u32 udp_flow_find(const struct udp_flows *flows,
 }
 
 /* The flows, as a mask, that use this backend address. */
-static __noinline __u32 udp_flows_with(const struct udp_flows *flows, const struct address *backend,
-				       __u16 port)
+__noinline __u32 udp_flows_with(const struct udp_flows *flows, const struct address *backend,
+				__u16 port)
 {
 	__u32 mask = 0;
 
+	if (!flows || !backend)
+		return 0;
 	for (__u32 i = 0; i < UDP_FLOWS; i++) {
 		const struct socket_flow *flow = &flows->flows[i];
 
@@ -87,11 +93,13 @@ static __noinline __u32 udp_flows_with(const struct udp_flows *flows, const stru
 
 /* Of the flows whose bit is set the one used last or, with oldest, idle longest (a free cell is).
  */
-static __noinline __u32 udp_flow_by_age(const struct udp_flows *flows, __u32 mask, bool oldest)
+__noinline __u32 udp_flow_by_age(const struct udp_flows *flows, __u32 mask, bool oldest)
 {
 	__u32 found = UDP_FLOWS;
 	__u64 best = 0;
 
+	if (!flows)
+		return UDP_FLOWS;
 	for (__u32 i = 0; i < UDP_FLOWS; i++) {
 		__u64 used = flows->flows[i].last_used_ns;
 
@@ -107,10 +115,13 @@ static __noinline __u32 udp_flow_by_age(const struct udp_flows *flows, __u32 mas
 
 /* Makes a cell free: an unused one, or that of the flow idle longest, whose datagrams are forgotten
  * with it. */
-static __noinline __u32 udp_flow_place(struct udp_flows *flows)
+__noinline __u32 udp_flow_place(struct udp_flows *flows)
 {
-	__u32 index = udp_flow_by_age(flows, (1 << UDP_FLOWS) - 1, true);
+	__u32 index;
 
+	if (!flows)
+		return UDP_FLOWS;
+	index = udp_flow_by_age(flows, (1 << UDP_FLOWS) - 1, true);
 	if (index >= UDP_FLOWS || flows->flows[index].state == FLOW_FREE)
 		return index;
 	if (flows->flows[index].state == FLOW_ACTIVE)

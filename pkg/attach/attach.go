@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -76,9 +77,12 @@ func update(path string, id uint64, p loader.Program) (bool, error) {
 	return true, nil
 }
 
+// halfMade ends the name of a link that is not yet in its place. A bpffs takes no dots in names.
+const halfMade = "-new"
+
 // pin puts a link in the place of one that may be there, in one step.
 func pin(l link.Link, path string) error {
-	fresh := path + ".new"
+	fresh := path + halfMade
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove half-made pin: %w", err)
 	}
@@ -111,6 +115,9 @@ func List(bpffs string) ([]Attachment, error) {
 	}
 	var attachments []Attachment
 	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), halfMade) {
+			continue
+		}
 		a, err := inspect(filepath.Join(directory, e.Name()))
 		if err != nil {
 			return nil, fmt.Errorf("read link %s: %w", e.Name(), err)

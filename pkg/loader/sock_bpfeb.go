@@ -23,6 +23,7 @@ const (
 	sockMapConntrackRing     = "conntrack_ring"
 	sockMapDevices           = "devices"
 	sockMapDrops             = "drops"
+	sockMapFlowDraft         = "flow_draft"
 	sockMapFragments         = "fragments"
 	sockMapMeta              = "meta"
 	sockMapPacketSettings    = "packet_settings"
@@ -114,6 +115,7 @@ type sockMapSpecs struct {
 	ConntrackRing  *ebpf.MapSpec `ebpf:"conntrack_ring"`
 	Devices        *ebpf.MapSpec `ebpf:"devices"`
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
+	FlowDraft      *ebpf.MapSpec `ebpf:"flow_draft"`
 	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
 	Meta           *ebpf.MapSpec `ebpf:"meta"`
 	PacketSettings *ebpf.MapSpec `ebpf:"packet_settings"`
@@ -163,6 +165,7 @@ type sockMaps struct {
 	ConntrackRing  *ebpf.Map `ebpf:"conntrack_ring"`
 	Devices        *ebpf.Map `ebpf:"devices"`
 	Drops          *ebpf.Map `ebpf:"drops"`
+	FlowDraft      *ebpf.Map `ebpf:"flow_draft"`
 	Fragments      *ebpf.Map `ebpf:"fragments"`
 	Meta           *ebpf.Map `ebpf:"meta"`
 	PacketSettings *ebpf.Map `ebpf:"packet_settings"`
@@ -187,6 +190,7 @@ func (m *sockMaps) Close() error {
 		m.ConntrackRing,
 		m.Devices,
 		m.Drops,
+		m.FlowDraft,
 		m.Fragments,
 		m.Meta,
 		m.PacketSettings,
