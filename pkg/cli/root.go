@@ -52,6 +52,7 @@ func newRoot(env environment) *cobra.Command {
 		func() *cobra.Command { return newExplainCommand(common) },
 		func() *cobra.Command { return newDoctorCommand(common) },
 		func() *cobra.Command { return newCleanupCommand(common) },
+		newDemoCommand,
 		func() *cobra.Command { return newVersionCommand(common) },
 	} {
 		root.AddCommand(command())

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/shunt-lb/shunt/pkg/attach"
+	"github.com/shunt-lb/shunt/pkg/config"
+	"github.com/shunt-lb/shunt/pkg/flows"
+	"github.com/shunt-lb/shunt/pkg/loader"
+	"github.com/shunt-lb/shunt/pkg/maps"
+	"github.com/shunt-lb/shunt/pkg/plan"
+	"github.com/shunt-lb/shunt/pkg/writer"
+)
+
+// datapath is what the agent has in the kernel, and its ways to it.
+type datapath struct {
+	directory *loader.Directory
+	loaded    *loader.Datapath
+	kernel    *maps.Kernel
+	writer    *writer.Writer
+	// stale is nil where the kernel cannot list the sockets of a map.
+	stale *flows.Ender
+}
+
+// openDatapath takes the lock on this node's state, loads and attaches the programs, and reads back what an earlier
+// agent has programmed.
+func openDatapath(cfg *config.Config, log *slog.Logger) (*datapath, error) {
+	directory, err := loader.Lock(cfg.BPFFS)
+	if err != nil {
+		return nil, err
+	}
+	d := &datapath{directory: directory}
+	if err := d.open(cfg, log); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+func (d *datapath) open(cfg *config.Config, log *slog.Logger) error {
+	// Before anything is made: without a cgroup nothing would use it.
+	cgroup, err := attach.CgroupRoot(cfg.CgroupRoot)
+	if err != nil {
+		return err
+	}
+	d.loaded, err = loader.Load(loader.Options{
+		Directory: d.directory,
+		Capacity: loader.Capacity{
+			Services:     cfg.MaxServices,
+			Backends:     cfg.MaxBackends,
+			Slots:        cfg.MaxSlots,
+			Affinity:     cfg.MaxAffinity,
+			SourceRanges: cfg.MaxSourceRanges,
+		},
+		LoopbackNodePorts: cfg.LoopbackNodePorts(),
+		HostOnly:          cfg.SocketLB == config.SocketLBHost,
+		Log:               log,
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range d.loaded.Resized {
+		log.Warn("a pinned map has another size than asked for", "map", r.Map, "err", r.String())
+	}
+	if d.kernel, err = maps.Open(d.directory.Path, maps.Options{}); err != nil {
+		return err
+	}
+	if err := d.readBack(log); err != nil {
+		return err
+	}
+	if err := d.attach(cfg, cgroup, log); err != nil {
+		return err
+	}
+	d.stale, err = flows.NewEnder(d.loaded.Maps[maps.MapBackends], d.loaded.Maps["socket_flows"])
+	if err != nil {
+		log.Warn("connected UDP sockets will not be ended when their backend goes", "err", err)
+	}
+	return nil
+}
+
+// readBack makes the writer, over what is programmed already.
+func (d *datapath) readBack(log *slog.Logger) error {
+	limits := writer.LimitsOf(d.kernel)
+	state := plan.New(limits)
+	if !d.loaded.Fresh {
+		var err error
+		if state, err = writer.ReadBack(d.kernel, limits); err != nil {
+			return fmt.Errorf("read what an earlier agent has programmed: %w", err)
+		}
+		log.Info("took over what an earlier agent has programmed", "pins", d.directory.Path)
+	}
+	d.writer = writer.New(d.kernel, state, writer.Options{})
+	return nil
+}
+
+// attach puts the programs on the cgroup, or takes them off it when the socket path is off.
+func (d *datapath) attach(cfg *config.Config, cgroup string, log *slog.Logger) error {
+	if cfg.SocketLB == config.SocketLBOff {
+		return attach.Detach(d.directory)
+	}
+	if err := attach.Sockets(d.directory, cgroup, d.loaded.Programs); err != nil {
+		return err
+	}
+	log.Info("attached", "cgroup", cgroup, "programs", len(d.loaded.Programs))
+	return nil
+}
+
+// endStale is the reconciler's EndStale; nil where it is not possible.
+func (d *datapath) endStale() func() (int, error) {
+	if d.stale == nil {
+		return nil
+	}
+	return d.stale.EndStale
+}
+
+// close lets go of everything; what is pinned stays.
+func (d *datapath) close() error {
+	var errs []error
+	if d.stale != nil {
+		errs = append(errs, d.stale.Close())
+	}
+	if d.kernel != nil {
+		d.kernel.Close()
+	}
+	if d.loaded != nil {
+		errs = append(errs, d.loaded.Close())
+	}
+	return errors.Join(append(errs, d.directory.Close())...)
+}

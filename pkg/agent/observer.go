@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+
+	"github.com/shunt-lb/shunt/pkg/health"
+	"github.com/shunt-lb/shunt/pkg/maps"
+	"github.com/shunt-lb/shunt/pkg/metrics"
+	"github.com/shunt-lb/shunt/pkg/model"
+	"github.com/shunt-lb/shunt/pkg/node"
+	"github.com/shunt-lb/shunt/pkg/reconcile"
+	"github.com/shunt-lb/shunt/pkg/source"
+	"github.com/shunt-lb/shunt/pkg/writer"
+)
+
+var families = []model.Family{model.IPv4, model.IPv6}
+
+// Reporter tells users about objects at fault: by Kubernetes Events, or not at all without an API server.
+type Reporter interface {
+	// ServiceProblem is called once when a problem appears.
+	ServiceProblem(uid string, p model.Problem)
+	// SourceProblem is called once when a problem with an object appears.
+	SourceProblem(p source.Problem)
+}
+
+// observer passes what the reconciler tells to the health checks, the metrics, the log and the Reporter.
+type observer struct {
+	proxy    *health.Proxy
+	services *health.Services
+	metrics  *metrics.Metrics
+	reporter Reporter
+	log      *slog.Logger
+	// nodeChanged has the node's facts for the rest of the agent.
+	nodeChanged func(*source.Node, node.IPs)
+
+	pendingServices map[model.ServiceName]struct{}
+	pendingSlices   map[model.SliceName]struct{}
+	// problems and sourceProblems are what was reported last.
+	problems       map[model.ServiceName][]model.Problem
+	sourceProblems map[string][]source.Problem
+	// noLocal counts, for each Service, the service ports whose local set is empty; noLocalSum all of them.
+	noLocal    map[model.ServiceName]noLocal
+	noLocalSum noLocal
+}
+
+var _ reconcile.Observer = (*observer)(nil)
+
+// noLocal counts service ports by policy and family.
+type noLocal map[noLocalKey]int
+
+type noLocalKey struct {
+	policy metrics.Policy
+	family model.Family
+}
+
+func newObserver(o observer) *observer {
+	o.pendingServices = map[model.ServiceName]struct{}{}
+	o.pendingSlices = map[model.SliceName]struct{}{}
+	o.problems = map[model.ServiceName][]model.Problem{}
+	o.sourceProblems = map[string][]source.Problem{}
+	o.noLocal = map[model.ServiceName]noLocal{}
+	o.noLocalSum = noLocal{}
+	return &o
+}
+
+// queued says that something waits to be programmed, in either family: a pass writes both.
+func (o *observer) queued() {
+	for _, f := range families {
+		o.proxy.Queued(f)
+		o.metrics.Queued(f)
+	}
+	o.metrics.Pending(len(o.pendingServices), len(o.pendingSlices))
+}
+
+// ServiceChanged implements reconcile.Observer.
+func (o *observer) ServiceChanged(name model.ServiceName) {
+	o.pendingServices[name] = struct{}{}
+	o.metrics.ServiceChange()
+	o.queued()
+}
+
+// SliceChanged implements reconcile.Observer.
+func (o *observer) SliceChanged(name model.SliceName) {
+	o.pendingSlices[name] = struct{}{}
+	o.metrics.EndpointChange()
+	o.queued()
+}
+
+// NodeChanged implements reconcile.Observer.
+func (o *observer) NodeChanged(n *source.Node, ips node.IPs) {
+	o.proxy.SetNode(n != nil && !n.Leaving)
+	o.nodeChanged(n, ips)
+}
+
+// Problems implements reconcile.Observer: what was there before is not told again.
+func (o *observer) Problems(service model.ServiceName, uid string, problems []model.Problem) {
+	before := o.problems[service]
+	for _, p := range problems {
+		if !slices.Contains(before, p) {
+			o.log.Warn(p.Message, "service", service, "reason", p.Reason)
+			o.reporter.ServiceProblem(uid, p)
+		}
+	}
+	keep(o.problems, service, problems)
+}
+
+// SourceProblems implements reconcile.Observer.
+func (o *observer) SourceProblems(origin string, problems []source.Problem) {
+	before := o.sourceProblems[origin]
+	for _, p := range problems {
+		if !slices.Contains(before, p) {
+			o.log.Warn(p.String(), "reason", p.Reason)
+			o.reporter.SourceProblem(p)
+		}
+	}
+	if len(problems) == 0 && len(before) > 0 {
+		o.log.Info("all is well again", "origin", origin)
+	}
+	keep(o.sourceProblems, origin, problems)
+}
+
+func keep[K comparable, V any](all map[K][]V, key K, values []V) {
+	if len(values) == 0 {
+		delete(all, key)
+	} else {
+		all[key] = values
+	}
+}
+
+// Programmed implements reconcile.Observer.
+func (o *observer) Programmed(service model.ServiceName, ports []model.ServicePort, checks []model.HealthCheck) {
+	o.services.Set(service, checks)
+	for key, n := range o.noLocal[service] {
+		o.noLocalSum[key] -= n
+	}
+	counts := noLocal{}
+	for _, p := range ports {
+		internal, external := p.NoLocal()
+		if internal {
+			counts[noLocalKey{metrics.PolicyInternal, p.Name.Family}]++
+		}
+		if external {
+			counts[noLocalKey{metrics.PolicyExternal, p.Name.Family}]++
+		}
+	}
+	for key, n := range counts {
+		o.noLocalSum[key] += n
+	}
+	if len(counts) == 0 {
+		delete(o.noLocal, service)
+	} else {
+		o.noLocal[service] = counts
+	}
+}
+
+// stuck tells whether a pass has left a family behind. A full map does not: all that fits is programmed, restarting
+// the agent would not help, and metrics and Events say it.
+func stuck(p reconcile.Pass, f model.Family) bool {
+	return slices.ContainsFunc(p.Failures, func(failure writer.Failure) bool {
+		known := failure.Port.Family != 0
+		return !errors.Is(failure.Err, maps.ErrFull) && (!known || failure.Port.Family == f)
+	})
+}
+
+// Passed implements reconcile.Observer.
+func (o *observer) Passed(p reconcile.Pass) {
+	clear(o.pendingServices)
+	clear(o.pendingSlices)
+	o.metrics.Pending(0, 0)
+	for _, f := range families {
+		o.metrics.SyncDone(metrics.Sync{Family: f, Duration: p.Duration, Full: p.Full, Failed: len(p.Failures) > 0})
+		if !stuck(p, f) {
+			o.proxy.Updated(f)
+		}
+		for _, policy := range []metrics.Policy{metrics.PolicyInternal, metrics.PolicyExternal} {
+			o.metrics.NoLocalEndpoints(policy, f, o.noLocalSum[noLocalKey{policy, f}])
+		}
+	}
+	for _, l := range p.Latencies {
+		o.metrics.ProgrammingLatency(l.Family, l.Duration)
+	}
+	o.services.Sync()
+	if p.Full {
+		o.proxy.SetReady()
+	}
+	for _, f := range p.Failures {
+		if f.Port.ServiceName != (model.ServiceName{}) {
+			o.reporter.ServiceProblem("", model.Problem{Service: f.Port.ServiceName, Reason: reasonNotProgrammed,
+				Message: f.Err.Error()})
+		}
+	}
+}
