@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"net/netip"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/shunt-lb/shunt/test/lab"
+	"github.com/shunt-lb/shunt/test/lab/process"
+)
+
+const (
+	webPort = 8080
+	dnsPort = 5353
+	dbPort  = 5432
+)
+
+// server is a pod that serves.
+type server struct {
+	*lab.Process
+	node string
+}
+
+// world is the node, its neighbour, their pods and what is published about them.
+type world struct {
+	node     *lab.Node // shunt runs here
+	other    *lab.Node // pods only
+	outside  *lab.Process
+	client   *lab.Process
+	second   *lab.Process
+	web      []*server
+	dns      *server
+	database *server
+
+	manifests string
+	agent     *agent
+
+	webService, shop, dnsService, empty, headlessService *service
+}
+
+func newWorld(l *lab.Lab) (*world, error) {
+	w := &world{node: l.Node(lab.NodeOptions{}), other: l.Node(lab.NodeOptions{})}
+	w.outside = l.Client(lab.ClientOptions{Name: "neighbour"}).Process()
+	w.client = w.node.Pod(lab.PodOptions{Name: "shop-frontend"}).Process()
+	w.second = w.node.Pod(lab.PodOptions{Name: "batch-job"}).Process()
+	w.web = []*server{
+		serve(w.node, "web-1", process.TCP, webPort),
+		serve(w.node, "web-2", process.TCP, webPort),
+		serve(w.other, "web-3", process.TCP, webPort),
+	}
+	w.dns = serve(w.node, "dns-1", process.UDP, dnsPort)
+	w.database = serve(w.node, "db-0", process.TCP, dbPort)
+	w.describeServices()
+
+	w.manifests = w.node.File("manifests")
+	if err := os.Mkdir(w.manifests, 0o755); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *world) describeServices() {
+	addresses := func(texts ...string) []netip.Addr {
+		var parsed []netip.Addr
+		for _, text := range texts {
+			parsed = append(parsed, netip.MustParseAddr(text))
+		}
+		return parsed
+	}
+	w.webService = &service{
+		name: "web", addresses: addresses("10.96.0.10", "fd00:10:96::a"), port: 80, targetPort: webPort,
+		protocol: corev1.ProtocolTCP,
+	}
+	w.shop = &service{
+		name: "shop", addresses: addresses("10.96.0.20"), port: 80, targetPort: webPort,
+		protocol: corev1.ProtocolTCP, affinity: true,
+	}
+	w.empty = &service{
+		name: "empty", addresses: addresses("10.96.0.30"), port: 80, targetPort: webPort, protocol: corev1.ProtocolTCP,
+	}
+	w.dnsService = &service{
+		name: "dns", addresses: addresses("10.96.0.53"), port: 53, targetPort: dnsPort, protocol: corev1.ProtocolUDP,
+	}
+	w.headlessService = &service{name: "db", port: dbPort, targetPort: dbPort, protocol: corev1.ProtocolTCP}
+}
+
+// serve adds a pod with an echo server on both of its addresses.
+func serve(node *lab.Node, name, network string, port uint16) *server {
+	pod := node.Pod(lab.PodOptions{Name: name}).Process()
+	pod.Listen(network, netip.AddrPortFrom(pod.Address4, port), name)
+	pod.Listen(network, netip.AddrPortFrom(pod.Address6, port), name)
+	return &server{Process: pod, node: node.Name}
+}
+
+func (w *world) publishAll() error {
+	web := []endpoint{{pod: w.web[0]}, {pod: w.web[1]}, {pod: w.web[2]}}
+	for _, published := range []struct {
+		service   *service
+		endpoints []endpoint
+	}{
+		{w.webService, web}, {w.shop, web}, {w.empty, nil},
+		{w.dnsService, []endpoint{{pod: w.dns}}}, {w.headlessService, []endpoint{{pod: w.database}}},
+	} {
+		if err := w.publish(published.service, published.endpoints...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
