@@ -51,6 +51,7 @@ func NewEnder(backends, sockets *ebpf.Map) (*Ender, error) {
 	}
 	// Each object declares all maps; the program uses one of them, and the iterator is given the other.
 	spec.Maps = map[string]*ebpf.MapSpec{maps.MapBackends: spec.Maps[maps.MapBackends]}
+	spec.Maps[maps.MapBackends].MaxEntries = backends.MaxEntries()
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		MapReplacements: map[string]*ebpf.Map{maps.MapBackends: backends},
 	})
