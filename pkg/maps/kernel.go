@@ -41,8 +41,9 @@ type Options struct {
 // Kernel is the pinned maps. Its reading methods may be called from several goroutines at once, and while one
 // goroutine writes.
 type Kernel struct {
-	maps map[string]*ebpf.Map
-	mu   sync.Mutex // guards cells, which is mapped at its first use
+	maps     map[string]*ebpf.Map
+	readOnly bool
+	mu       sync.Mutex // guards cells, which is mapped at its first use
 	// cells is slots, mapped into this process: a run is written without a system call per cell.
 	cells *ebpf.Memory
 }
@@ -71,7 +72,7 @@ func shapes() map[string]shape {
 
 // Open opens the maps pinned in dir, which is <bpffs>/shunt.
 func Open(dir string, o Options) (*Kernel, error) {
-	k := &Kernel{maps: map[string]*ebpf.Map{}}
+	k := &Kernel{maps: map[string]*ebpf.Map{}, readOnly: o.ReadOnly}
 	if err := k.open(dir, o); err != nil {
 		k.Close()
 		return nil, fmt.Errorf("open maps in %s: %w", dir, err)
@@ -161,7 +162,7 @@ func (k *Kernel) Capacity() map[string]uint32 {
 // cellStride is the distance of two cells of slots in the mapping: the kernel rounds a value's 4 bytes up.
 const cellStride = 8
 
-// slots returns the mapped cells.
+// slots returns the mapped cells. The kernel shares no mapping of a map that is open for reading only.
 func (k *Kernel) slots() (*ebpf.Memory, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
