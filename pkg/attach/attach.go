@@ -128,7 +128,8 @@ func List(bpffs string) ([]Attachment, error) {
 }
 
 func inspect(path string) (Attachment, error) {
-	l, err := link.LoadPinnedLink(path, &ebpf.LoadPinOptions{ReadOnly: true})
+	// The kernel opens pinned links for reading and writing alone, whatever is done with them.
+	l, err := link.LoadPinnedLink(path, nil)
 	if err != nil {
 		return Attachment{}, err
 	}
