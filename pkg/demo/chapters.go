@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,24 +50,22 @@ func (s *story) setTheScene() error {
 			return err
 		}
 	}
-	s.quote("$ shunt "+strings.Join(s.agentArguments(), " ")+" &", "")
+	s.quote("$ shunt agent \\", strings.Join(s.agentFlags(), " \\\n")+" &")
 	return s.quoteShunt("services")
 }
 
 func (s *story) nobodyHasTheAddress() error {
 	address := s.webService.addresses[0]
-	addresses, err := s.node.Netlink().AddrList(nil, netlink.FAMILY_V4)
+	addresses, err := s.nodeAddresses()
 	if err != nil {
-		return fmt.Errorf("list addresses of %s: %w", s.node.Name, err)
+		return err
 	}
 	var texts []string
-	owned := false
-	for _, candidate := range addresses {
-		texts = append(texts, candidate.IP.String())
-		owned = owned || candidate.IP.Equal(address.AsSlice())
+	for _, owned := range addresses {
+		texts = append(texts, owned.String())
 	}
-	s.show("addresses of "+s.node.Name, "%s", strings.Join(unique(texts), " "))
-	s.claim(!owned, "No device of the node has %s.", address)
+	s.show("addresses of "+s.node.Name, "%s", strings.Join(texts, " "))
+	s.claim(!slices.Contains(addresses, address), "No device of the node has %s.", address)
 
 	asked := s.outside.ARP("eth0", address, probePatience)
 	known := s.outside.ARP("eth0", s.node.Address4, probePatience)
@@ -85,15 +84,20 @@ func (s *story) oneConnection() error {
 		return err
 	}
 	s.say("So much for the maps. Now pod %s dials:", s.client.Name)
-	s.followConnection(s.client, frontend)
+	pod := []netip.Addr{s.client.Address4, s.client.Address6}
+	s.followConnection(s.client, pod, frontend)
 	s.say("The same over IPv6, and by a process of the node itself:")
-	s.followConnection(s.client, netip.AddrPortFrom(s.webService.addresses[1], s.webService.port))
-	s.followConnection(s.node.Process(), frontend)
+	s.followConnection(s.client, pod, netip.AddrPortFrom(s.webService.addresses[1], s.webService.port))
+	node, err := s.nodeAddresses() // which of them is the source depends on the way to the backend
+	if err != nil {
+		return err
+	}
+	s.followConnection(s.node.Process(), node, frontend)
 	return nil
 }
 
-// followConnection dials and asks each side what it sees.
-func (s *story) followConnection(client *lab.Process, frontend netip.AddrPort) {
+// followConnection dials and asks each side what it sees; own are the client's addresses.
+func (s *story) followConnection(client *lab.Process, own []netip.Addr, frontend netip.AddrPort) {
 	socket := client.Dial(process.TCP, frontend)
 	if !socket.OK() {
 		s.claim(false, "connect from %s to %s succeeds; it ended in %s.", client.Name, frontend, socket.Errno)
@@ -110,8 +114,7 @@ func (s *story) followConnection(client *lab.Process, frontend netip.AddrPort) {
 	chosen := s.byAddress(seen.KernelRemote)
 	s.claim(answered.OK() && chosen != nil && chosen.Name == answered.Server,
 		"The kernel dialled the pod %s itself: no packet ever carried %s.", answered.Server, frontend.Addr())
-	s.claim(answered.Peer.Addr() == client.Address4 || answered.Peer.Addr() == client.Address6,
-		"The backend saw the real address of %s.", client.Name)
+	s.claim(slices.Contains(own, answered.Peer.Addr()), "The backend saw %s's own address.", client.Name)
 	s.claim(seen.Peer == frontend, "The application still sees the ClusterIP as its peer.")
 }
 
@@ -157,29 +160,40 @@ func (s *story) endpointLeaves() error {
 	defer open.Close()
 	s.say("%s holds a connection to %s through the Service. Then the EndpointSlice says ready: false.",
 		s.client.Name, leaving.Name)
-	for _, step := range []struct {
-		what      string
-		endpoints []endpoint
-	}{
-		{"unready", []endpoint{{pod: s.web[0]}, {pod: s.web[1]}, {pod: leaving, notReady: true}}},
-		{"no longer in the slice", []endpoint{{pod: s.web[0]}, {pod: s.web[1]}}},
-	} {
-		if err := s.publish(s.webService, step.endpoints...); err != nil {
-			return err
-		}
-		if err := s.await(s.webService, 2); err != nil {
-			return err
-		}
-		const total = 200
-		result := s.client.Connects(process.TCP, s.webService.frontend(), total)
-		s.bars(result)
-		s.claim(result.Total() == total && result.Servers[leaving.Name] == 0,
-			"%s is %s: of %d new connections none goes there, and none fails.", leaving.Name, step.what, total)
-		still := open.Exchange("still there?")
-		s.claim(still.OK() && still.Server == leaving.Name,
-			"The connection that was open before still talks to %s.", leaving.Name)
+	unready := []endpoint{{pod: s.web[0]}, {pod: s.web[1]}, {pod: leaving, notReady: true}}
+	if err := s.change(unready, 2); err != nil {
+		return err
 	}
+	s.connectsWithout(leaving, "is unready", open)
+
+	successor := serve(s.other, "web-4", process.TCP, webPort)
+	s.web = append(s.web, successor)
+	s.say("Now it leaves the slice altogether, and %s takes its place.", successor.Name)
+	if err := s.change([]endpoint{{pod: s.web[0]}, {pod: s.web[1]}, {pod: successor}}, 3); err != nil {
+		return err
+	}
+	s.connectsWithout(leaving, "has left", open)
 	return nil
+}
+
+// change publishes new endpoints of the web Service and waits until the kernel has so many.
+func (s *story) change(endpoints []endpoint, backends int) error {
+	if err := s.publish(s.webService, endpoints...); err != nil {
+		return err
+	}
+	return s.await(s.webService, backends)
+}
+
+// connectsWithout shows that new connections avoid a backend, and that an open one keeps it.
+func (s *story) connectsWithout(leaving *server, what string, open *lab.Socket) {
+	const total = 200
+	result := s.client.Connects(process.TCP, s.webService.frontend(), total)
+	s.bars(result)
+	s.claim(result.Total() == total && result.Servers[leaving.Name] == 0,
+		"%s %s: of %d new connections none goes there, and none fails.", leaving.Name, what, total)
+	still := open.Exchange("still there?")
+	s.claim(still.OK() && still.Server == leaving.Name,
+		"The connection that was open before still talks to %s.", leaving.Name)
 }
 
 // connectionTo dials the web Service until it gets the wanted backend.
@@ -212,16 +226,20 @@ func (s *story) refused() error {
 	return s.quoteShunt("explain", s.empty.frontend().String())
 }
 
-func unique(texts []string) []string {
-	var kept []string
-	seen := map[string]bool{}
-	for _, text := range texts {
-		if !seen[text] {
-			kept = append(kept, text)
-		}
-		seen[text] = true
+// nodeAddresses are the IPv4 addresses of all devices of the node, each once.
+func (s *story) nodeAddresses() ([]netip.Addr, error) {
+	found, err := s.node.Netlink().AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", s.node.Name, err)
 	}
-	return kept
+	var addresses []netip.Addr
+	for _, candidate := range found {
+		address, ok := netip.AddrFromSlice(candidate.IP.To4())
+		if ok && !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses, nil
 }
 
 func answer(result process.ProbeResult) string {

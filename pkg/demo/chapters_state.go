@@ -38,7 +38,7 @@ func (s *story) datagrams() error {
 	s.show("recvfrom(2) says: from", "%s", answered.From)
 	s.claim(answered.OK() && answered.Server == s.dns.Name && answered.From == frontend,
 		"The reply comes from the ClusterIP, so a resolver accepts it.")
-	s.claim(answered.Peer.Addr() == s.client.Address4, "The backend saw the real address of %s.", s.client.Name)
+	s.claim(answered.Peer.Addr() == s.client.Address4, "The backend saw %s's own address.", s.client.Name)
 
 	connected := s.client.Dial(process.UDP, frontend)
 	defer connected.Close()
@@ -76,24 +76,23 @@ func (s *story) agentKilled() error {
 		Network: process.TCP, Address: s.webService.frontend(), Workers: 1,
 	})
 	s.agent.Kill()
-	s.show("kill -9", "%d, the agent: %v", pid, s.agent.Wait())
+	s.show(fmt.Sprintf("kill -9 %d, the agent", pid), "it ended: %v", s.agent.Wait())
 	const total = 200
 	result := s.client.Connects(process.TCP, s.webService.frontend(), total)
 	s.bars(result)
 	s.claim(result.Total() == total && result.Failed() == 0,
 		"The agent is dead, and %d new connections succeed: programs and maps belong to the kernel.", total)
-	if err := s.quoteShunt("backends", namespace, s.webService.name); err != nil {
+	if err := s.quoteShunt("backends", namespace+"/"+s.webService.name); err != nil {
 		return err
 	}
 	s.say("While it is away, %s becomes ready again. Then the agent starts anew.", s.web[2].Name)
-	back := []endpoint{{pod: s.web[0]}, {pod: s.web[1]}, {pod: s.web[2]}}
-	if err := s.publish(s.webService, back...); err != nil {
+	if err := s.publish(s.webService, ready(s.web)...); err != nil {
 		return err
 	}
 	if err := s.startAgent(); err != nil {
 		return err
 	}
-	if err := s.await(s.webService, len(back)); err != nil {
+	if err := s.await(s.webService, len(s.web)); err != nil {
 		return err
 	}
 	again := s.client.Connects(process.TCP, s.webService.frontend(), total)

@@ -12,8 +12,6 @@ import (
 	"os/exec"
 	"strings"
 	"time"
-
-	"github.com/shunt-lb/shunt/test/lab"
 )
 
 const (
@@ -22,15 +20,10 @@ const (
 	quotedLogLines = 15
 )
 
-// agent is a running `shunt agent`.
-type agent struct {
-	*lab.Program
-}
-
-func (w *world) agentArguments() []string {
+func (w *world) agentFlags() []string {
 	return []string{
-		"agent", "--manifests", w.manifests, "--node-name", w.node.Name,
-		"--cgroup-root", w.node.CgroupRoot, "--bpffs", w.node.BPFFS,
+		"--manifests=" + w.manifests, "--node-name=" + w.node.Name,
+		"--cgroup-root=" + w.node.CgroupRoot, "--bpffs=" + w.node.BPFFS,
 	}
 }
 
@@ -43,9 +36,9 @@ func (w *world) startAgent() error {
 		return fmt.Errorf("start agent: %w", err)
 	}
 	defer log.Close()
-	command := exec.Command("/proc/self/exe", w.agentArguments()...)
+	command := exec.Command("/proc/self/exe", append([]string{"agent"}, w.agentFlags()...)...)
 	command.Stdout, command.Stderr = log, log
-	w.agent = &agent{Program: w.node.Start("shunt-agent", command)}
+	w.agent = w.node.Start("shunt-agent", command)
 	return nil
 }
 

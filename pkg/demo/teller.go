@@ -36,7 +36,7 @@ const (
 	cyan  style = "36"
 )
 
-func newTeller(output io.Writer, color bool) *teller { return &teller{output: output, color: color} }
+func newTeller(output io.Writer, color bool) *teller { return &teller{output: output, color: color, chapters: 1} }
 
 func (t *teller) paint(s style, text string) string {
 	if !t.color {
@@ -99,12 +99,17 @@ func (t *teller) bar(label string, count, total int) {
 func (t *teller) claim(isTrue bool, format string, arguments ...any) {
 	text := fmt.Sprintf(format, arguments...)
 	t.claims++
-	if isTrue {
-		t.line(indent + t.paint(green, "[ok]") + " " + text)
-		return
+	mark := t.paint(green, "[ok]")
+	if !isTrue {
+		mark = t.paint(red, "[NOT TRUE]")
+		t.untrue = append(t.untrue, fmt.Errorf("this claim is not true: %s", text))
 	}
-	t.line(indent + t.paint(red, "[NOT TRUE]") + " " + text)
-	t.untrue = append(t.untrue, fmt.Errorf("this claim is not true: %s", text))
+	for i, line := range wrap(text, lineWidth-len(indent)-len("[ok] ")) {
+		if i > 0 {
+			mark = "    "
+		}
+		t.line(indent + mark + " " + line)
+	}
 }
 
 // verdict is an error if a claim was not true.

@@ -36,7 +36,7 @@ type world struct {
 	database *server
 
 	manifests string
-	agent     *agent
+	agent     *lab.Program
 
 	webService, shop, dnsService, empty, headlessService *service
 }
@@ -95,14 +95,22 @@ func serve(node *lab.Node, name, network string, port uint16) *server {
 	return &server{Process: pod, node: node.Name}
 }
 
+func ready(servers []*server) []endpoint {
+	var endpoints []endpoint
+	for _, s := range servers {
+		endpoints = append(endpoints, endpoint{pod: s})
+	}
+	return endpoints
+}
+
 func (w *world) publishAll() error {
-	web := []endpoint{{pod: w.web[0]}, {pod: w.web[1]}, {pod: w.web[2]}}
+	web := ready(w.web)
 	for _, published := range []struct {
 		service   *service
 		endpoints []endpoint
 	}{
 		{w.webService, web}, {w.shop, web}, {w.empty, nil},
-		{w.dnsService, []endpoint{{pod: w.dns}}}, {w.headlessService, []endpoint{{pod: w.database}}},
+		{w.dnsService, ready([]*server{w.dns})}, {w.headlessService, ready([]*server{w.database})},
 	} {
 		if err := w.publish(published.service, published.endpoints...); err != nil {
 			return err
