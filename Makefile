@@ -29,6 +29,10 @@ test: ## all tests, the quick part of the slow suites included (root)
 test-unit: ## the tests that need neither root nor a kernel feature
 	go test ./pkg/... ./cmd/... ./tools/...
 
+.PHONY: test-kernels
+test-kernels: ## the kernel tests on Debian's 6.1 and 6.12, emulated (needs qemu-system-x86, xz-utils)
+	go run ./test/kernels
+
 .PHONY: generate
 generate: ## rebuild the BPF objects and their Go
 	BPF2GO_CC=$(CLANG) BPF2GO_STRIP=llvm-strip-19 go generate ./pkg/loader ./pkg/flows
