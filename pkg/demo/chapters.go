@@ -98,6 +98,7 @@ func (s *story) oneConnection() error {
 
 // followConnection dials and asks each side what it sees; own are the client's addresses.
 func (s *story) followConnection(client *lab.Process, own []netip.Addr, frontend netip.AddrPort) {
+	capture := client.Capture("")
 	socket := client.Dial(process.TCP, frontend)
 	if !socket.OK() {
 		s.claim(false, "connect from %s to %s succeeds; it ended in %s.", client.Name, frontend, socket.Errno)
@@ -110,9 +111,20 @@ func (s *story) followConnection(client *lab.Process, own []netip.Addr, frontend
 	s.show("the backend that answered", "%s", answered.Server)
 	s.show("the client, as it saw it", "%s", answered.Peer)
 	s.show("getpeername(2) says", "%s", seen.Peer)
+	carried := 0
+	for _, pair := range capture.Stop() {
+		ends := []netip.Addr{pair.Source, pair.Destination}
+		if slices.Contains(ends, seen.KernelRemote.Addr()) {
+			s.show("packets seen", "%s > %s: %d", pair.Source, pair.Destination, pair.Packets)
+		}
+		if slices.Contains(ends, frontend.Addr()) {
+			carried += pair.Packets
+		}
+	}
+	s.show("packets with "+frontend.Addr().String(), "%d", carried)
 
 	chosen := s.byAddress(seen.KernelRemote)
-	s.claim(answered.OK() && chosen != nil && chosen.Name == answered.Server,
+	s.claim(answered.OK() && chosen != nil && chosen.Name == answered.Server && carried == 0,
 		"The kernel dialled the pod %s itself: no packet ever carried %s.", answered.Server, frontend.Addr())
 	s.claim(slices.Contains(own, answered.Peer.Addr()), "The backend saw %s's own address.", client.Name)
 	s.claim(seen.Peer == frontend, "The application still sees the ClusterIP as its peer.")

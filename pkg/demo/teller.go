@@ -36,7 +36,9 @@ const (
 	cyan  style = "36"
 )
 
-func newTeller(output io.Writer, color bool) *teller { return &teller{output: output, color: color, chapters: 1} }
+func newTeller(output io.Writer, color bool) *teller {
+	return &teller{output: output, color: color, chapters: 1}
+}
 
 func (t *teller) paint(s style, text string) string {
 	if !t.color {

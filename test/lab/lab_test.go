@@ -174,6 +174,33 @@ func TestARPAndPing(t *testing.T) {
 	}
 }
 
+func TestCaptureCountsPacketsByTheirAddresses(t *testing.T) {
+	node := New(t).Node(NodeOptions{})
+	server, client := node.Pod(PodOptions{}).Process(), node.Pod(PodOptions{}).Process()
+	for _, address := range []netip.Addr{server.Address4, server.Address6} {
+		own := client.Address4
+		if address.Is6() {
+			own = client.Address6
+		}
+		listening := server.Listen(process.UDP, netip.AddrPortFrom(address, 0), "udp")
+		capture := client.Capture("eth0")
+		const total = 3
+		for range total {
+			client.Dial(process.UDP, listening).Exchange("hello")
+		}
+		counts := map[process.Captured]int{}
+		for _, pair := range capture.Stop() {
+			counts[process.Captured{Source: pair.Source, Destination: pair.Destination}] = pair.Packets
+		}
+		if there := counts[process.Captured{Source: own, Destination: address}]; there < total {
+			t.Errorf("%d packets to %s captured, want %d", there, address, total)
+		}
+		if back := counts[process.Captured{Source: address, Destination: own}]; back < total {
+			t.Errorf("%d packets from %s captured, want %d", back, address, total)
+		}
+	}
+}
+
 func TestNoNamespaceHasAWayOut(t *testing.T) {
 	l := New(t)
 	node := l.Node(NodeOptions{})

@@ -76,6 +76,23 @@ func (s *Series) Stop() process.ConnectsResult {
 	return ask[process.ConnectsResult](s.process, "stop-connects", s.loop)
 }
 
+// Capture counts the packets of a device.
+type Capture struct {
+	process *Process
+	socket  process.InspectRequest
+}
+
+// Capture starts to count the packets that pass a device, or all devices for "", in both directions.
+func (p *Process) Capture(device string) *Capture {
+	started := ask[process.InspectRequest](p, "start-capture", process.CaptureRequest{Device: device})
+	return &Capture{process: p, socket: started}
+}
+
+// Stop ends the capture and has the packets by their addresses.
+func (c *Capture) Stop() []process.Captured {
+	return ask[[]process.Captured](c.process, "stop-capture", c.socket)
+}
+
 // Ping sends one ICMP echo request and waits for the answer.
 func (p *Process) Ping(address netip.Addr, timeout time.Duration) process.ProbeResult {
 	return ask[process.ProbeResult](p, "ping", process.ProbeRequest{Address: address, Timeout: timeout})

@@ -44,6 +44,8 @@ func (s *sockets) operations() Operations {
 		"connects":       Typed(s.connects),
 		"start-connects": Typed(s.startConnects),
 		"stop-connects":  Typed(s.stopConnects),
+		"start-capture":  Typed(s.startCapture),
+		"stop-capture":   Typed(s.stopCapture),
 		"ping":           Typed(ping),
 		"arp":            Typed(arp),
 	}
