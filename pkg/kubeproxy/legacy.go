@@ -29,7 +29,7 @@ func (t legacyTable) String() string { return t.command + " -t " + t.name }
 func legacyTables(proc string) ([]legacyTable, error) {
 	var tables []legacyTable
 	for file, command := range map[string]string{"ip_tables_names": "iptables", "ip6_tables_names": "ip6tables"} {
-		b, err := os.ReadFile(proc + "/net/" + file)
+		b, err := os.ReadFile(proc + "/thread-self/net/" + file)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
