@@ -56,7 +56,7 @@ func (s *State) Plan(changes []Change) ([]Operation, []Failure) {
 // forgetPlanned frees what the latest plan allocated and nobody wrote.
 func (s *State) forgetPlanned() {
 	for _, r := range s.plannedRuns {
-		if p := s.ports[r.service]; p == nil || p.run(r.run) == nil {
+		if p := s.ports[r.service]; p == nil || !p.hasRun(r.run) {
 			s.slots.free(r.run)
 		}
 	}
@@ -146,7 +146,7 @@ func (p *planner) change(have *port, want *model.ServicePort) error {
 		chosen[i] = r
 	}
 	for _, r := range have.runs {
-		if !r.retired && r.Run != chosen[0] && r.Run != chosen[1] {
+		if r.Run != chosen[0] && r.Run != chosen[1] {
 			p.retires = append(p.retires, &Retire{runItem(have.id, r.Run)})
 		}
 	}
@@ -219,7 +219,7 @@ func (p *planner) drop(service uint32, b Backend) {
 // chooseRun keeps the run that has these backends already, or fills a new one.
 func (p *planner) chooseRun(have *port, set Set, ids []uint32) (Run, error) {
 	for _, r := range have.runs {
-		if r.set == set && !r.retired && !r.foreign && slices.Equal(r.backends, ids) {
+		if r.set == set && !r.foreign && slices.Equal(r.backends, ids) {
 			return r.Run, nil
 		}
 	}

@@ -52,8 +52,9 @@ type port struct {
 	// name is zero for a port whose name was not there when the maps were read back.
 	name     model.ServicePortName
 	backends []Backend // sorted
-	runs     []run
-	ranges   []netip.Prefix
+	// runs are those that frontends use or may use. A run that has retired is garbage and no port's.
+	runs   []run
+	ranges []netip.Prefix
 	// frontends are the keys in State.frontends that point here.
 	frontends []model.FrontendKey
 }
@@ -62,9 +63,7 @@ type run struct {
 	Run
 	set      Set
 	backends []uint32
-	// retired: not for new frontends.
-	retired bool
-	// foreign: cells that another run has too, so they are not this one's to give back.
+	// foreign: cells that another run has too, so they are not this one's to keep or to give back.
 	foreign bool
 }
 
@@ -284,10 +283,13 @@ func (p *port) dropFrontend(key model.FrontendKey) {
 }
 
 func (o *Retire) apply(s *State) {
-	if o.Item.Kind == RunItem {
-		s.ports[o.Item.Service].run(o.Item.Run).retired = true
+	if o.Item.Kind != RunItem {
+		s.retire(o.Item)
+		return
 	}
-	s.retire(o.Item)
+	if foreign := s.ports[o.Item.Service].dropRun(o.Item.Run); !foreign {
+		s.retire(o.Item)
+	}
 }
 
 // retire begins an item's grace period, unless it has begun.
@@ -300,13 +302,19 @@ func (s *State) retire(i Item) {
 	s.retired = append(s.retired, Garbage{i, s.sequence})
 }
 
-func (p *port) run(r Run) *run {
-	for i := range p.runs {
-		if p.runs[i].Run == r {
-			return &p.runs[i]
-		}
+func (p *port) hasRun(r Run) bool {
+	return slices.ContainsFunc(p.runs, func(have run) bool { return have.Run == r })
+}
+
+// dropRun forgets a run, and tells whether its cells are another one's.
+func (p *port) dropRun(r Run) (foreign bool) {
+	i := slices.IndexFunc(p.runs, func(have run) bool { return have.Run == r })
+	if i < 0 {
+		return true
 	}
-	return nil
+	foreign = p.runs[i].foreign
+	p.runs = slices.Delete(p.runs, i, i+1)
+	return foreign
 }
 
 func (o *DeleteBackend) apply(s *State) {
@@ -326,16 +334,16 @@ func (o *DeleteRange) apply(s *State) {
 }
 
 func (o *FreeRun) apply(s *State) {
-	p := s.ports[o.Service]
-	i := slices.IndexFunc(p.runs, func(r run) bool { return r.Run == o.Run })
-	if i < 0 {
+	item := runItem(o.Service, o.Run)
+	if _, retired := s.garbage[item]; retired {
+		delete(s.garbage, item)
+		s.slots.free(o.Run)
 		return
 	}
-	if !p.runs[i].foreign {
+	// With the whole port.
+	if foreign := s.ports[o.Service].dropRun(o.Run); !foreign {
 		s.slots.free(o.Run)
 	}
-	p.runs = slices.Delete(p.runs, i, i+1)
-	delete(s.garbage, runItem(o.Service, o.Run))
 }
 
 func (*ResetStats) apply(*State) {}
