@@ -18,21 +18,32 @@ type execution struct {
 	result Result
 	// failed has the service ports, by id, that are to be left alone.
 	failed map[uint32]struct{}
-	// addresses has those that could not be written, and why.
-	addresses map[netip.Addr]error
+	// addresses has those that could not be written.
+	addresses map[netip.Addr]*addressFailure
 	// reserve is why no further backend ids may be given.
 	reserve error
 	// names of service ports that the mirror does not know yet.
 	names map[uint32]model.ServicePortName
 }
 
+type addressFailure struct {
+	err error
+	// reported: as the failure of a service port.
+	reported bool
+}
+
 func (w *Writer) execute(ops []plan.Operation) Result {
-	e := &execution{Writer: w, failed: map[uint32]struct{}{}, addresses: map[netip.Addr]error{},
+	e := &execution{Writer: w, failed: map[uint32]struct{}{}, addresses: map[netip.Addr]*addressFailure{},
 		names: map[uint32]model.ServicePortName{}}
 	for len(ops) > 0 {
 		n := stretch(ops)
 		e.batch(ops[:n])
 		ops = ops[n:]
+	}
+	for _, f := range e.addresses {
+		if !f.reported {
+			e.result.Failures = append(e.result.Failures, Failure{Err: f.err})
+		}
 	}
 	return e.result
 }
@@ -98,8 +109,9 @@ func (e *execution) allowed(o plan.Operation) bool {
 			e.fail(o, e.reserve)
 		}
 	case *plan.PutFrontend:
-		if err := e.addresses[o.Key.Address]; err != nil {
-			e.fail(o, err)
+		if f := e.addresses[o.Key.Address]; f != nil {
+			f.reported = true
+			e.fail(o, f.err)
 		}
 	}
 	_, failed := e.failed[o.Owner()]
@@ -126,7 +138,8 @@ func (e *execution) fail(o plan.Operation, err error) {
 		e.reserve = fmt.Errorf("reserve backend ids: %w", err)
 		return
 	case *plan.PutAddress:
-		e.addresses[o.Address] = err
+		e.addresses[o.Address] = &addressFailure{err: err}
+		return
 	case *plan.PutName:
 		e.names[o.Service] = o.Name
 	}

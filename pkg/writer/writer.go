@@ -145,7 +145,7 @@ func (w *Writer) Collect() Result {
 	for i := range due {
 		due[i] = w.waiting[i].garbage
 	}
-	w.waiting = append(w.waiting[:0], w.waiting[n:]...)
+	w.waiting = w.waiting[n:]
 	r := w.execute(w.state.Collect(due))
 	for _, g := range due {
 		if w.state.Pending(g) {
