@@ -19,11 +19,11 @@ func newDoctorCommand(common *commonFlags) *cobra.Command {
 			"changed. The exit status is 0 when no check fails; warnings do not count.",
 		Args: cobra.NoArgs,
 	}
-	health := cmd.Flags().String("healthz", "http://127.0.0.1:10256/healthz", "the agent's health server")
+	health := cmd.Flags().String("healthz-address", "127.0.0.1:10256", "IP:port of the agent's health server")
 	output := addFormat(cmd, formatText, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		report := doctor.Examine(common.env.gather(cmd.Context(), doctor.Options{
-			Proc: "/proc", BPFFS: common.bpffs, Pins: common.pins(), HealthURL: *health,
+			Proc: "/proc", BPFFS: common.bpffs, Pins: common.pins(), HealthURL: "http://" + *health + "/livez",
 		}))
 		var err error
 		if output.value == formatText {

@@ -78,12 +78,32 @@ func readDatapath(bpffs string) (explain.Datapath, error) {
 	d.NodeCookie = s.NetnsCookie
 	d.LoopbackNodePorts, d.HostOnly = s.LoopbackNodePorts, s.HostOnly
 	d.SetRetval, d.ReadKernel = s.Features.SetRetval, s.Features.ReadKernel
+	d.NodeAddresses, err = nodeAddresses(s)
+	return d, err
+}
+
+// nodeAddresses returns what source ranges judge the node's own processes by: the addresses that the programs were
+// told, or else those that they find in the namespace, which only a command in the same one sees.
+func nodeAddresses(s loader.Settings) ([]netip.Addr, error) {
+	var told []netip.Addr
 	for _, a := range []netip.Addr{s.NodeAddress4, s.NodeAddress6} {
 		if a.IsValid() {
-			d.NodeAddresses = append(d.NodeAddresses, a)
+			told = append(told, a)
 		}
 	}
-	return d, nil
+	if len(told) == 2 || !s.Features.ReadKernel {
+		return told, nil
+	}
+	cookie, found, err := identifyNetns()
+	if err != nil || cookie != s.NetnsCookie {
+		return told, err
+	}
+	for _, a := range found {
+		if !slices.ContainsFunc(told, func(b netip.Addr) bool { return model.FamilyOf(a) == model.FamilyOf(b) }) {
+			told = append(told, a)
+		}
+	}
+	return told, nil
 }
 
 // lookIntoNetns enters the network namespace of a process, on a thread that ends with it.

@@ -51,7 +51,8 @@ func TestDoctorPrintsJSONAndAsksWhereItIsTold(t *testing.T) {
 		asked = o
 		return doctorFacts(false)
 	}}
-	stdout, stderr, status := invoke(t, env, "doctor", "-o", "json", "--bpffs", "/run/bpf", "--healthz", "http://[::1]:1/healthz")
+	stdout, stderr, status := invoke(t, env, "doctor", "-o", "json", "--bpffs", "/run/bpf",
+		"--healthz-address", "[::1]:1")
 	var report doctor.Report
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil || status != 0 {
 		t.Fatalf("%v, status %d, stderr %q", err, status, stderr)
@@ -59,7 +60,7 @@ func TestDoctorPrintsJSONAndAsksWhereItIsTold(t *testing.T) {
 	if len(report.Findings) == 0 || report.Findings[0].Check != "privileges" {
 		t.Errorf("findings %+v", report.Findings)
 	}
-	want := doctor.Options{Proc: "/proc", BPFFS: "/run/bpf", Pins: "/run/bpf/shunt", HealthURL: "http://[::1]:1/healthz"}
+	want := doctor.Options{Proc: "/proc", BPFFS: "/run/bpf", Pins: "/run/bpf/shunt", HealthURL: "http://[::1]:1/livez"}
 	if asked != want {
 		t.Errorf("asked for %+v", asked)
 	}

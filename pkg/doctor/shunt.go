@@ -44,10 +44,10 @@ func checkHealth(f Facts) []Finding {
 	}
 	switch {
 	case f.Health.Err != nil:
-		return []Finding{warn(wordHealth, "if the agent has another --healthz-bind-address, give it with --healthz",
+		return []Finding{warn(wordHealth, "if the agent has another --healthz-bind-address, give it with --healthz-address",
 			"%s does not answer: %v", f.Health.URL, f.Health.Err)}
 	case f.Health.Status != http.StatusOK:
-		return []Finding{fail(wordHealth, "see the agent's log", "%s answers %d: what is programmed is out of date",
+		return []Finding{fail(wordHealth, "see the agent's log", "%s answers %d: changes have been waiting for long",
 			f.Health.URL, f.Health.Status)}
 	}
 	return []Finding{pass(wordHealth, "%s answers 200", f.Health.URL)}
@@ -131,13 +131,16 @@ func checkLinks(f Facts) []Finding {
 			"not translated", strings.Join(missing, ", ")))
 	}
 	for _, where := range slices.Sorted(maps.Keys(attached)) {
-		hooks := strings.Join(attached[where], ", ")
+		names := strings.Join(attached[where], ", ")
+		if len(attached[where]) == len(hooks()) {
+			names = "all"
+		}
 		if strings.HasPrefix(where, rootWords) {
-			findings = append(findings, pass(wordLinks, "attached to %s: %s", where, hooks))
+			findings = append(findings, pass(wordLinks, "%s attached to %s", names, where))
 			continue
 		}
 		findings = append(findings, warn(wordLinks, "start the agent without --cgroup-root to translate for all processes",
-			"attached to %s: %s: processes elsewhere are not translated", where, hooks))
+			"%s attached to %s: processes elsewhere are not translated", names, where))
 	}
 	return findings
 }
