@@ -71,14 +71,16 @@ static __always_inline bool words_copy(void *to, const void *from, int words)
  */
 __noinline enum match service_read(const struct frontend *frontend, struct service *copy)
 {
+	struct frontend key;
 	__u32 check;
 
 	if (!frontend || !copy)
 		return MATCH_NONE;
-	check = frontend_check(frontend);
-
+	/* On the stack: before 6.4 the verifier takes no argument of a global function for a key. */
+	key = *frontend;
+	check = frontend_check(&key);
 	for (int i = 0; i < READ_ATTEMPTS; i++) {
-		const struct service *value = bpf_map_lookup_elem(&services, frontend);
+		const struct service *value = bpf_map_lookup_elem(&services, &key);
 
 		if (!value)
 			return MATCH_NONE;
@@ -91,7 +93,8 @@ __noinline enum match service_read(const struct frontend *frontend, struct servi
 
 static __noinline __u32 address_flags(const struct address *address)
 {
-	const volatile __u32 *flags = bpf_map_lookup_elem(&addresses, address);
+	struct address key = *address; /* as in service_read */
+	const volatile __u32 *flags = bpf_map_lookup_elem(&addresses, &key);
 
 	return flags ? *flags : 0;
 }
