@@ -32,7 +32,7 @@ import (
 // apiServer speaks as much of the API as a reflector needs: lists, watches from a resource version, streamed lists,
 // selectors, expired versions, JSON and protobuf.
 type apiServer struct {
-	t      *testing.T
+	t      testing.TB
 	http   *httptest.Server
 	codecs serializer.CodecFactory
 
@@ -59,7 +59,7 @@ type logged struct {
 	before, after runtime.Object
 }
 
-func newAPIServer(t *testing.T, streams bool) *apiServer {
+func newAPIServer(t testing.TB, streams bool) *apiServer {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
