@@ -46,7 +46,7 @@ func newCleanupCommand(common *commonFlags) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	proxy := cmd.Flags().Bool("kube-proxy", false, "remove kube-proxy's rules instead of shunt's state")
-	force := cmd.Flags().Bool("force", false, "remove shunt's state even while an agent runs (which then programs nothing)")
+	force := cmd.Flags().Bool("force", false, "remove shunt's state even while an agent runs")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *proxy {
 			return cleanKubeProxy(cmd.Context(), common.env.clean, cmd.OutOrStdout())

@@ -17,7 +17,8 @@ const (
 func checkKubeProxyProcess(f Facts) []Finding {
 	if len(f.KubeProxyPIDs) > 0 {
 		return []Finding{warn(wordKubeProxy, "once shunt runs, remove kube-proxy's DaemonSet, then run shunt cleanup "+
-			"--kube-proxy", "kube-proxy runs (process %s); in sockets shunt translates before it does", numbers(f.KubeProxyPIDs))}
+			"--kube-proxy", "kube-proxy runs (process %s); in sockets shunt translates before it does",
+			numbers(f.KubeProxyPIDs))}
 	}
 	return []Finding{pass(wordKubeProxy, "does not run here")}
 }
@@ -52,8 +53,8 @@ func checkKubeProxyRules(f Facts) []Finding {
 			strings.Join(state.LegacyChains, ", ")))
 	}
 	if state.IPVS {
-		findings = append(findings, warn(wordKubeProxyRules, advice, "the device kube-ipvs0 of its IPVS mode has the Service "+
-			"addresses, which the node then takes for its own"))
+		findings = append(findings, warn(wordKubeProxyRules, advice, "the device kube-ipvs0 of its IPVS mode has the "+
+			"Service addresses, which the node then takes for its own"))
 	}
 	if len(findings) == 0 {
 		findings = append(findings, pass(wordKubeProxyRules, "none"))
@@ -80,8 +81,8 @@ func checkForeignPrograms(f Facts) []Finding {
 		others = append(others, p.String())
 	}
 	if len(cilium) > 0 {
-		findings = append(findings, fail(wordForeign, "set Cilium's kubeProxyReplacement=false and socketLB.enabled=false, or "+
-			"do without shunt", "Cilium translates Services in sockets: %s", strings.Join(cilium, ", ")))
+		findings = append(findings, fail(wordForeign, "set Cilium's kubeProxyReplacement=false and socketLB.enabled=false, "+
+			"or do without shunt", "Cilium translates Services in sockets: %s", strings.Join(cilium, ", ")))
 	}
 	if len(others) > 0 {
 		findings = append(findings, warn(wordForeign, "find out whose they are (bpftool prog show id ID) and whether they "+

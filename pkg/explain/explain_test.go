@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -478,5 +479,22 @@ func TestWhatIsAttachedAndHowItWasLoadedCounts(t *testing.T) {
 				t.Errorf("got %s because of %s, want %s, %s", a.Verdict, a.Reason, tc.verdict, tc.reason)
 			}
 		})
+	}
+}
+
+func TestEachReasonIsInTheDocumentation(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []Reason{
+		ReasonBackend, ReasonNoBackend, ReasonPolicy, ReasonSourceRange, ReasonUndefinedPort, ReasonOnNode,
+		ReasonNotAService, ReasonNotANodePort, ReasonProtocol, ReasonNoPacketPath, ReasonBackendAddress, ReasonUnsettled,
+		ReasonClientUnknown, ReasonHostOnly, ReasonNotAttached,
+	} {
+		if !strings.Contains(string(page), "`"+string(r)+"`") {
+			t.Errorf("reason %s is not documented", r)
+		}
 	}
 }

@@ -135,8 +135,8 @@ func (w *walk) loopbackWords() string {
 }
 
 func (w *walk) noPacketPath(more string) {
-	w.conclude(Untouched, ReasonNoPacketPath, "This version translates in sockets alone: a packet of a client that has no "+
-		"socket on this node passes untouched.%s", more)
+	w.conclude(Untouched, ReasonNoPacketPath, "This version translates in sockets alone: a packet of a client that has "+
+		"no socket on this node passes untouched.%s", more)
 }
 
 // hooks tells which program translates, and when; false ends the walk, for there is none.
@@ -329,8 +329,8 @@ func (w *walk) affinity() error {
 	w.Affinity = &Affinity{TimeoutSeconds: w.service.AffinityTimeout, State: AffinityNone}
 	if w.Client.NetnsCookie == 0 && !w.client.IsValid() {
 		w.Affinity.State = AffinityUnknownClient
-		w.step("Affinity", "ClientIP, %d s. Which client it is must be known to look it up: give --from pid:PID of a process "+
-			"in the pod.", w.Affinity.TimeoutSeconds)
+		w.step("Affinity", "ClientIP, %d s. Which client it is must be known to look it up: give --from pid:PID of a "+
+			"process in the pod.", w.Affinity.TimeoutSeconds)
 		return nil
 	}
 	value, ok, err := w.affinityEntry()
