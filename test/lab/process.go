@@ -30,7 +30,8 @@ const (
 	callPatience = 5 * time.Minute
 )
 
-var errProcessEnded = errors.New("the process has ended")
+// ErrProcessEnded is what a call to a process that has ended, or ends during the call, returns.
+var ErrProcessEnded = errors.New("the process has ended")
 
 // Process is a process in a network namespace and a cgroup of the lab, which opens sockets when told to.
 type Process struct {
@@ -133,7 +134,7 @@ func (p *Process) exchange(operation string, body []byte) (process.Response, err
 	select {
 	case response, ok := <-call:
 		if !ok {
-			return process.Response{}, errProcessEnded
+			return process.Response{}, ErrProcessEnded
 		}
 		return response, nil
 	case <-timer.C:
@@ -145,7 +146,7 @@ func (p *Process) write(operation string, body []byte) (chan process.Response, e
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if p.calls == nil {
-		return nil, errProcessEnded
+		return nil, ErrProcessEnded
 	}
 	p.next++
 	line, err := json.Marshal(process.Request{Number: p.next, Operation: operation, Body: body})
