@@ -450,6 +450,9 @@ func (w *walk) notHandled() {
 		w.NotHandled = append(w.NotHandled,
 			fmt.Sprintf("ICMP: a ping of %s is answered by the node itself. That says nothing about the Service.", a),
 			"The same port on another node's address: that node decides, by its own endpoints.")
+		if a.IsLoopback() {
+			w.NotHandled = append(w.NotHandled, "A socket that is bound to loopback: no packet from there reaches a pod.")
+		}
 	default:
 		w.NotHandled = append(w.NotHandled, fmt.Sprintf("ICMP: a ping of %s goes where the node's routes send it, never to "+
 			"a backend.", a))
