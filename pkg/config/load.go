@@ -168,6 +168,10 @@ func (f *Flags) complete(s *state) error {
 			return fmt.Errorf("read hostname: it is blank; use --node-name")
 		}
 	}
+	if ip := netutils.ParseIPSloppy(c.BindAddress); ip != nil {
+		a, _ := netip.AddrFromSlice(ip)
+		c.BindAddress = a.Unmap().String()
+	}
 	c.HealthzBindAddress = withPort(c.HealthzBindAddress, HealthzPort)
 	c.MetricsBindAddress = withPort(c.MetricsBindAddress, MetricsPort)
 	if len(c.NodePortAddresses) == 0 {

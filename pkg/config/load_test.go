@@ -159,6 +159,8 @@ func TestFlagsThatSetTheSameThingActInTheirOrder(t *testing.T) {
 		{"--healthz-port=80 --metrics-port=81", "0.0.0.0:80", "127.0.0.1:81", "primary"},
 		{"--bind-address=::1 --metrics-port=81", "0.0.0.0:10256", "[::1]:81", "primary"},
 		{"--metrics-bind-address=[2001:db8::1] --healthz-bind-address=", "", "[2001:db8::1]:10249", "primary"},
+		// Leading zeros are decimal, as everywhere in Kubernetes.
+		{"--bind-address=010.0.0.1 --metrics-bind-address=192.000.2.1", "0.0.0.0:10256", "192.0.2.1:10249", "primary"},
 		{"--proxy-mode=iptables", "0.0.0.0:10256", "127.0.0.1:10249", "all"},
 		{"--nodeport-addresses=localhost --proxy-mode=iptables", "0.0.0.0:10256", "127.0.0.1:10249", "localhost"},
 	} {
@@ -171,6 +173,15 @@ func TestFlagsThatSetTheSameThingActInTheirOrder(t *testing.T) {
 			cfg.MetricsBindAddress != row.metrics || got != row.ports {
 			t.Errorf("%s: %q, %q, %q; want %q, %q, %q", row.args, cfg.HealthzBindAddress, cfg.MetricsBindAddress, got,
 				row.healthz, row.metrics, row.ports)
+		}
+	}
+}
+
+func TestTheBindAddressIsCanonical(t *testing.T) {
+	for given, want := range map[string]string{"010.0.0.1": "10.0.0.1", "2001:DB8:0::1": "2001:db8::1",
+		"::ffff:192.0.2.1": "192.0.2.1"} {
+		if cfg, _, err := load(t, "", "--bind-address="+given); err != nil || cfg.BindAddress != want {
+			t.Errorf("--bind-address=%s: %v, %v; want %s", given, cfg.BindAddress, err, want)
 		}
 	}
 }

@@ -15,6 +15,7 @@ const (
 	conntrackSysctls  = "/proc/sys/net/netfilter/"
 	conntrackMaxFile  = conntrackSysctls + "nf_conntrack_max"
 	conntrackHashFile = "/sys/module/nf_conntrack/parameters/hashsize"
+	onlineCPUsFile    = "/sys/devices/system/cpu/online"
 )
 
 // conntrackMaxLimit bounds what a number of CPUs alone may ask for: 2^20 entries are about 300 MB.
@@ -53,10 +54,15 @@ type sysctl struct {
 	raise bool
 }
 
-// ApplySysctls makes the settings of connection tracking that the configuration asks for. cpus is the number of the
-// node's CPUs, whatever this process may use. What the user set by name must succeed; kube-proxy's defaults, which a
-// KubeProxyConfiguration implies, are made where the node lets them be made.
+// ApplySysctls makes the settings of connection tracking that the configuration asks for. What the user set by name
+// must succeed; kube-proxy's defaults, which a KubeProxyConfiguration implies, are made where the node lets them be
+// made. The number of CPUs is the node's, whatever this process may use of them; cpus counts where that cannot be read.
 func (c *Config) ApplySysctls(files Files, cpus int, log *slog.Logger) error {
+	if text, err := files.ReadFile(onlineCPUsFile); err == nil {
+		if n, ok := countCPUs(string(text)); ok {
+			cpus = n
+		}
+	}
 	for _, setting := range c.sysctls(cpus) {
 		err := setting.apply(files, log)
 		if err == nil {
@@ -69,6 +75,24 @@ func (c *Config) ApplySysctls(files Files, cpus int, log *slog.Logger) error {
 		log.Warn("kube-proxy's default for connection tracking is not applied", "flag", setting.flag, "err", err)
 	}
 	return nil
+}
+
+// countCPUs counts a list of the kernel's: "0-3,8".
+func countCPUs(list string) (int, bool) {
+	n := 0
+	for _, entry := range strings.Split(strings.TrimSpace(list), ",") {
+		first, last, isRange := strings.Cut(entry, "-")
+		if !isRange {
+			last = first
+		}
+		low, err := strconv.Atoi(first)
+		high, err2 := strconv.Atoi(last)
+		if err != nil || err2 != nil || high < low {
+			return 0, false
+		}
+		n += high - low + 1
+	}
+	return n, true
 }
 
 func (c *Config) sysctls(cpus int) []sysctl {

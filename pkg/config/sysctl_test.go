@@ -84,6 +84,23 @@ func TestConntrackSettingsAreAppliedAsKubeProxyAppliesThem(t *testing.T) {
 	}
 }
 
+func TestTheNumberOfCPUsIsTheNodes(t *testing.T) {
+	for list, want := range map[string]string{"0-3,8\n": "500000", "0\n": "262144\n", "all\n": "300000", "3-1": "300000"} {
+		cfg, _, err := load(t, "", "--conntrack-max-per-core=100000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := newFakeFiles()
+		files.content[onlineCPUsFile] = list
+		if err := cfg.ApplySysctls(files, 3, slog.New(slog.DiscardHandler)); err != nil {
+			t.Error(err)
+		}
+		if got := files.content[conntrackMaxFile]; got != want {
+			t.Errorf("CPUs %q: nf_conntrack_max %q, want %q", list, got, want)
+		}
+	}
+}
+
 func TestASettingThatWasAskedForMustSucceedAndADefaultNeedNot(t *testing.T) {
 	const file = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 	closeWait := conntrackSysctls + "nf_conntrack_tcp_timeout_close_wait"
