@@ -55,10 +55,20 @@ type Event struct {
 	PerNode bool
 }
 
-// FromModel returns the Event of a problem that each node finds in the same objects.
+// perNode are the reasons that a node has for itself. What is wrong with the objects, each node sees alike.
+var perNode = map[string]bool{ReasonServiceHealthcheck: true, ReasonMapFull: true, ReasonBindConflict: true}
+
+// FromModel returns the Event of a problem of a Service.
 func FromModel(p model.Problem, uid string) Event {
 	return Event{Object: source.Object{Kind: source.KindService, Namespace: p.Service.Namespace, Name: p.Service.Name},
-		UID: uid, Reason: p.Reason, Action: ActionTranslate, Note: p.Message}
+		UID: uid, Reason: p.Reason, Action: actionOf(p.Reason), Note: p.Message, PerNode: perNode[p.Reason]}
+}
+
+func actionOf(reason string) string {
+	if reason == ReasonServiceHealthcheck {
+		return ActionListen
+	}
+	return ActionTranslate
 }
 
 // FromSource returns the Event of a problem of an object as it was received.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 
+	"github.com/shunt-lb/shunt/pkg/model"
 	"github.com/shunt-lb/shunt/pkg/source"
 )
 
@@ -107,6 +108,25 @@ func (r *Recorder) Record(e Event) {
 	r.log(e)
 	now := r.o.Now()
 	r.enqueue(e.api(r.o.Node, strconv.FormatInt(now.UnixNano(), 10), now))
+}
+
+// Report records a problem that its caller has logged and tells once: unlike those of Set it is not told again when the
+// Event has expired.
+func (r *Recorder) Report(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.enqueue(e.api(r.o.Node, "", r.o.Now()))
+}
+
+// ServiceProblem reports a problem of a Service; uid may be empty.
+func (r *Recorder) ServiceProblem(uid string, p model.Problem) { r.Report(FromModel(p, uid)) }
+
+// SourceProblem reports a problem of an object as it was received. Where it names no object, or a file, there is
+// nothing that an Event could be about.
+func (r *Recorder) SourceProblem(p source.Problem) {
+	if _, ok := apiVersions[p.Object.Kind]; ok && p.Object.Name != "" {
+		r.Report(FromSource(p, ""))
+	}
 }
 
 // Set makes problems all that an object has: new ones are recorded, those that it had before are not again, those that

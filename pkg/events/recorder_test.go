@@ -297,3 +297,30 @@ func TestAProblemOfTheSourceKeepsItsObject(t *testing.T) {
 		t.Errorf("Event %+v", e)
 	}
 }
+
+func TestReportedProblemsBecomeEventsWithoutALogLine(t *testing.T) {
+	s := &server{}
+	name := model.ServiceName{Namespace: "shop", Name: "web"}
+	for _, node := range []string{"node-1", "node-2"} {
+		run(t, Options{Sink: s, Node: node}, func(r *Recorder, log *strings.Builder) {
+			r.ServiceProblem("u1", model.Problem{Service: name, Reason: model.ReasonFrontendConflict, Message: "conflict"})
+			r.ServiceProblem("u1", model.Problem{Service: name, Reason: ReasonServiceHealthcheck, Message: "port"})
+			r.SourceProblem(source.Problem{Object: web, Reason: source.ReasonInvalidField, Message: "field"})
+			r.SourceProblem(source.Problem{Where: "a.yaml", Reason: source.ReasonUnreadable, Message: "file"})
+			r.SourceProblem(source.Problem{Object: source.Object{Kind: "Pod", Name: "p"}, Message: "foreign"})
+			synctest.Wait()
+			if log.Len() > 0 {
+				t.Errorf("log %s", log)
+			}
+		})
+	}
+	var got []string
+	for _, e := range s.events() {
+		got = append(got, e.ReportingInstance+" "+e.Action+" "+e.Reason)
+	}
+	want := []string{"shunt-node-1 Translate FrontendConflict", "shunt-node-1 Listen FailedToStartServiceHealthcheck",
+		"shunt-node-1 Translate InvalidField", "shunt-node-2 Listen FailedToStartServiceHealthcheck"}
+	if !slices.Equal(got, want) {
+		t.Errorf("Events %q, want %q", got, want)
+	}
+}
