@@ -128,7 +128,7 @@ func bigService(i int) *v1.Service {
 	s.UID = uuid.NewUUID()
 	s.Labels = map[string]string{"app.kubernetes.io/name": s.Name, "app.kubernetes.io/managed-by": "Helm"}
 	s.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 600)}
-	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "helm", FieldsV1: &metav1.FieldsV1{Raw: []byte("{" + strings.Repeat(" ", 500) + "}")}}}
+	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "helm", FieldsV1: metav1.NewFieldsV1("{" + strings.Repeat(" ", 500) + "}")}}
 	return s
 }
 

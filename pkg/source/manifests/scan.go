@@ -26,8 +26,8 @@ const (
 	maxFileBytes = 256 << 20
 	// batchBytes bounds how much file content is in memory at once.
 	batchBytes = 8 << 20
-	// racyWindow is how long after its last modification a file may change again without a visible trace: time stamps
-	// are as coarse as a clock tick on most file systems, a second on some.
+	// racyWindow is how long after its last change a file may change again without a visible trace: time stamps are as
+	// coarse as a clock tick on most file systems, a second on some.
 	racyWindow = 2 * time.Second
 )
 
@@ -164,7 +164,7 @@ func (s *scanner) read(name string) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	sig.racy = s.now().Sub(sig.modified).Abs() < racyWindow
+	sig.racy = s.now().Sub(time.Unix(sig.changed.Unix())).Abs() < racyWindow
 	sig.hash = maphash.Bytes(s.seed, text)
 	s.seen[name] = sig
 	if known.hash == sig.hash && known.inode != 0 && !known.unreadable {

@@ -4,6 +4,7 @@ package manifests
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -31,10 +32,7 @@ func (s *Source) Run(ctx context.Context, events chan<- source.Event) error {
 		scanner: newScanner(s.dir, s.node, time.Now),
 		state:   newState(),
 	}
-	w, err := newWatch(s.dir, s.timing)
-	if err != nil {
-		r.watchProblem = s.problem(err, "changes are noticed late")
-	}
+	w := newWatch(s.dir, s.timing)
 	defer w.close()
 	for ctx.Err() == nil {
 		again := r.pass(ctx, w)
@@ -54,8 +52,8 @@ type run struct {
 	scanner *scanner
 	state   *state
 	synced  bool
-	// watchProblem is there when the directory can only be polled; reported is what was last said about the directory.
-	watchProblem, reported []source.Problem
+	// reported is what was last said about the directory.
+	reported []source.Problem
 }
 
 // pass reads the directory once and sends what is new. It reports whether a file was being written meanwhile.
@@ -65,9 +63,12 @@ func (r *run) pass(ctx context.Context, w *watch) (again bool) {
 	if err == nil {
 		changes, again, err = r.scanner.scan()
 	}
-	problems := r.watchProblem
-	if err != nil {
+	var problems []source.Problem
+	switch {
+	case err != nil:
 		problems = r.source.problem(err, "the last good state stays in force until the directory is back")
+	case w.failure != nil:
+		problems = r.source.problem(w.failure, fmt.Sprintf("changes are noticed after %v", w.timing.Rescan))
 	}
 	if !slices.Equal(problems, r.reported) {
 		r.reported = problems

@@ -90,8 +90,7 @@ var polling = Timing{Settle: 10 * time.Millisecond, Check: 5 * time.Millisecond,
 func start(t *testing.T, path string, timing Timing) *directory {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	d := &directory{T: t, path: path, cancel: cancel, done: make(chan error, 1), world: &world{
-		services: map[string]string{}, slices: map[string]string{}, problems: map[string][]source.Problem{}}}
+	d := &directory{T: t, path: path, cancel: cancel, done: make(chan error, 1), world: newWorld()}
 	events := make(chan source.Event)
 	go func() { d.done <- New(path, "n1", timing).Run(ctx, events) }()
 	go func() {
@@ -436,5 +435,29 @@ func TestOnlyWhatChangedIsSent(t *testing.T) {
 	}, d.state)
 	if d.sets != 51 {
 		t.Errorf("%d objects were sent, want 50 and the one that changed", d.sets)
+	}
+}
+
+func TestWithoutEventsTheDirectoryIsPolled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := newWatch(dir, eventsOnly)
+	// A closed watcher refuses as the kernel does when it gives no more watches.
+	w.close()
+	if err := w.attach(t.Context()); err != nil || w.failure == nil {
+		t.Fatalf("attach: %v, failure %v", err, w.failure)
+	}
+	write(t, filepath.Join(dir, "a.yaml"), serviceText("one", "10.96.0.1"))
+	events := make(chan source.Event, 10)
+	r := &run{source: New(dir, "n1", eventsOnly), events: events, scanner: newScanner(dir, "n1", time.Now), state: newState()}
+	r.pass(t.Context(), w)
+	close(events)
+	d := newWorld()
+	for e := range events {
+		d.take(e)
+	}
+	want := "services map[default/one:10.96.0.1] slices map[] problems [" + filepath.Base(dir) + ":ManifestUnreadable]"
+	if got := d.state(); got != want || d.synced != 1 {
+		t.Errorf("have %s, synced %d, want %s", got, d.synced, want)
 	}
 }

@@ -32,23 +32,22 @@ func DefaultTiming() Timing {
 type watch struct {
 	dir    string
 	timing Timing
-	// notify is nil when the kernel gives no more watches: then the directory is polled.
+	// notify delivers events; nil when the kernel gives none.
 	notify *fsnotify.Watcher
+	// failure is why no events come; the directory is polled then.
+	failure error
 	// watched is the directory that notify watches, nil for none.
 	watched os.FileInfo
 	// lost is true after the directory could not be found.
 	lost bool
 }
 
-func newWatch(dir string, timing Timing) (*watch, error) {
+func newWatch(dir string, timing Timing) *watch {
 	w := &watch{dir: dir, timing: timing}
-	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		return w, fmt.Errorf("watch %s: %w; it is read every %v instead (raise fs.inotify.max_user_instances)",
-			dir, err, timing.Rescan)
+	if w.notify, w.failure = fsnotify.NewWatcher(); w.failure != nil {
+		w.failure = fmt.Errorf("watch manifests: %w; raise fs.inotify.max_user_instances", w.failure)
 	}
-	w.notify = notify
-	return w, nil
+	return w
 }
 
 func (w *watch) close() {
@@ -72,8 +71,8 @@ func (w *watch) attach(ctx context.Context) error {
 	if w.notify != nil {
 		// The old directory's watch, if there is one, has the same name.
 		_ = w.notify.Remove(w.dir)
-		if err := w.notify.Add(w.dir); err != nil {
-			return fmt.Errorf("watch manifests: %w", err)
+		if w.failure = w.notify.Add(w.dir); w.failure != nil {
+			w.failure = fmt.Errorf("watch manifests: %w; raise fs.inotify.max_user_watches", w.failure)
 		}
 	}
 	w.watched, w.lost = info, false
