@@ -73,6 +73,25 @@ func TestNothingIsDoneWhenNothingHasChanged(t *testing.T) {
 	expect(t, apply(t, s, change(port)))
 	slices.Reverse(port.Backends)
 	expect(t, apply(t, s, change(port)))
+	// Nor when what has gone waits to be collected.
+	port.SourceRanges, port.Backends = nil, nil
+	apply(t, s, change(port))
+	expect(t, apply(t, s, change(port)))
+	apply(t, s, plan.Change{Service: serviceName("a")})
+	expect(t, apply(t, s, plan.Change{Service: serviceName("a")}))
+}
+
+func TestABackendCountsOnceAndOnlyInASet(t *testing.T) {
+	t.Parallel()
+	s := plan.New(limits)
+	port := servicePort("a", 2, 0, clusterIP("10.96.0.1"))
+	port.Backends[1].Cluster = false
+	port.Backends = append(port.Backends[:1:1], port.Backends...)
+	expect(t, apply(t, s, change(port))[1:4],
+		"put name 1 = ns/a:http/TCP (IPv4)",
+		"put backend 1 = 10.244.0.0:8080 of service 1, in cluster set",
+		"put run 0+1 = backends [1], the cluster set of service 1",
+	)
 }
 
 func TestAFrontendThatMovesBetweenServicesIsReplacedByOneOperation(t *testing.T) {

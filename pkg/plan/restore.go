@@ -103,8 +103,7 @@ func (s *State) Prune(keep func(model.ServiceName) bool) []Change {
 	s.orphans = nil
 	var changes []Change
 	for name := range s.byService {
-		// Ports without a name are under the zero name, which no Service has.
-		if name == (model.ServiceName{}) || !keep(name) {
+		if !keep(name) { // ports without a name are under the zero name, which no Service has
 			changes = append(changes, Change{Service: name})
 		}
 	}

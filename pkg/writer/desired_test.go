@@ -175,11 +175,11 @@ func targetLine(backends []model.Backend, t model.Target) string {
 			members = append(members, fmt.Sprintf("%s:%d", b.Address, b.Port))
 		}
 	}
-	return setLine(t.Local, t.Drop, members)
+	return setLine(t.Local, t.Drop && len(members) == 0, members)
 }
 
 func setLine(local, drop bool, members []string) string {
-	return fmt.Sprintf("{local %t drop %t %s}", local, drop && len(members) == 0, strings.Join(members, " "))
+	return fmt.Sprintf("{local %t drop %t %s}", local, drop, strings.Join(members, " "))
 }
 
 // contentOf says what the maps hold. Backends in no set are waiting to be deleted and not shown.

@@ -228,7 +228,7 @@ func TestDamagedMapsAreRepaired(t *testing.T) {
 			c.fake.Before(nil)
 			row.damage(c.fake)
 			w := c.restart()
-			to := services(simple(1, 1, 2, 3), simple(2, 1, 2))
+			to := services(simple(1, 1, 2), simple(2, 1, 2), simple(3, 1))
 			if err := w.Write(changes(desired{}, to)).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -255,6 +255,25 @@ func TestASwitchThatFailsDoesNotLeaveAFrontendWithAnotherService(t *testing.T) {
 	}
 	if _, there, _ := c.fake.Service(frontendKey(from[0].Frontends[0].FrontendKey)); there {
 		t.Error("the frontend still leads to the Service that has lost it")
+	}
+}
+
+func TestAServicePortThatFailsLosesAFrontendThatNobodyWants(t *testing.T) {
+	t.Parallel()
+	c := newChecker(t, nil)
+	w := c.fresh()
+	from, to := simple(1, 1), simple(1, 1, 2)
+	from[0].Frontends = append(from[0].Frontends, simple(2)[0].Frontends...)
+	c.write(w, desired{}, services(from))
+	c.steady = nil
+	c.fake.SetCapacity(maps.MapBackends, 1)
+	if r := w.Write(changes(desired{}, services(to))); len(r.Failures) != 1 {
+		t.Fatalf("%+v", r)
+	}
+	for i, want := range []bool{true, false} {
+		if _, there, _ := c.fake.Service(frontendKey(from[0].Frontends[i].FrontendKey)); there != want {
+			t.Errorf("%s is there: %t", from[0].Frontends[i].FrontendKey, there)
+		}
 	}
 }
 
