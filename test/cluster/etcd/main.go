@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command etcd is the etcd server, as its module has it.
+package main
+
+import (
+	"os"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+)
+
+func main() { etcdmain.Main(os.Args) }
