@@ -23,7 +23,7 @@ enum conntrack_limit {
 };
 
 /* A flow in progress looks at its other half this often only. */
-#define CONNTRACK_FRESH_NS 10000000000ULL
+#define CONNTRACK_FRESH_NS 1000000000ULL
 
 /* The next cell of conntrack_ring. */
 static __u32 conntrack_cursor;

@@ -71,7 +71,7 @@ type packet struct {
 	icmpType, icmpCode uint8
 	icmpRest           uint32
 
-	// wrong is added to the transport checksum.
+	// wrong makes the transport checksum wrong by so much.
 	wrong uint16
 }
 
@@ -127,7 +127,7 @@ func (p packet) tcp() []byte {
 	b[13] = p.flags
 	binary.BigEndian.PutUint16(b[14:], p.window)
 	b = append(append(b, p.tcpOptions...), p.payload...)
-	binary.BigEndian.PutUint16(b[16:], ^uint16(sum16(p.pseudo(len(b)), b))+p.wrong)
+	binary.BigEndian.PutUint16(b[16:], ^uint16(sum16(p.pseudo(len(b))+uint32(p.wrong), b)))
 	return b
 }
 
@@ -140,7 +140,7 @@ func (p packet) udp() []byte {
 	if p.noChecksum {
 		return b
 	}
-	sum := ^uint16(sum16(p.pseudo(len(b)), b)) + p.wrong
+	sum := ^uint16(sum16(p.pseudo(len(b))+uint32(p.wrong), b))
 	if sum == 0 {
 		sum = 0xffff
 	}

@@ -14,6 +14,8 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -46,6 +48,7 @@ type device struct {
 // behind up0, pods of this node behind pod0; narrow0 leads to other nodes with an MTU of 1400.
 type world struct {
 	t                     testing.TB
+	node                  netns.NsHandle
 	programs              map[string]*ebpf.Program
 	maps                  map[string]*ebpf.Map
 	client, up, pod, thin device
@@ -67,14 +70,23 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
+// shared is made once for all tests: the namespace ends with the process.
+var shared = sync.OnceValues(makeNode)
+
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	w := &world{t: t, programs: map[string]*ebpf.Program{}, maps: map[string]*ebpf.Map{}, nextBackend: 1}
-	w.enterNode()
-	w.load()
+	node, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := *node
+	w.t = t
+	w.enter()
+	w.clear()
+	w.nextBackend = 1
 	w.settings = maps.DefaultPacketSettings()
 	w.settings.FlowCapacity = flowCapacity
 	w.settings.Pods[0] = prefixOf("10.244.1.0/24")
@@ -83,7 +95,88 @@ func newWorld(t testing.TB) *world {
 	w.settings.Services[1] = prefixOf("fd00:96::/112")
 	w.settings.Flags = maps.PacketNodePods
 	w.applySettings()
-	return w
+	return &w
+}
+
+// makeNode makes the namespace, its devices, and the programs over small maps.
+func makeNode() (*world, error) {
+	w := &world{}
+	runtime.LockOSThread()
+	before, err := netns.Get()
+	if err != nil {
+		return nil, err
+	}
+	defer before.Close()
+	if w.node, err = netns.New(); err != nil {
+		return nil, err
+	}
+	err = errors.Join(w.addDevices(), w.load())
+	if back := netns.Set(before); back == nil {
+		runtime.UnlockOSThread() // otherwise the thread ends with this goroutine
+	}
+	return w, err
+}
+
+// enter moves the test's thread into the namespace for as long as the test runs.
+func (w *world) enter() {
+	w.t.Helper()
+	runtime.LockOSThread()
+	before := must[netns.NsHandle](w.t)(netns.Get())
+	if err := netns.Set(w.node); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := netns.Set(before); err == nil {
+			runtime.UnlockOSThread()
+		}
+		before.Close()
+	})
+}
+
+// clear empties the maps of what an earlier test has left.
+func (w *world) clear() {
+	w.t.Helper()
+	for name, m := range w.maps {
+		if name == "settings" || strings.HasPrefix(name, ".") {
+			continue
+		}
+		if err := clearMap(m); err != nil {
+			w.t.Fatalf("clear %s: %v", name, err)
+		}
+	}
+}
+
+func clearMap(m *ebpf.Map) error {
+	switch m.Type() {
+	case ebpf.Array, ebpf.PerCPUArray:
+		var zero any = make([]byte, m.ValueSize())
+		if m.Type() == ebpf.PerCPUArray {
+			each := make([][]byte, ebpf.MustPossibleCPU())
+			for i := range each {
+				each[i] = make([]byte, m.ValueSize())
+			}
+			zero = each
+		}
+		for i := range min(m.MaxEntries(), 64) {
+			if err := m.Put(i, zero); err != nil {
+				return err
+			}
+		}
+	case ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie:
+		var keys [][]byte
+		var key, value []byte
+		it := m.Iterate()
+		for it.Next(&key, &value) {
+			keys = append(keys, bytes.Clone(key))
+		}
+		for _, k := range keys {
+			if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+		}
+		return it.Err()
+	}
+	return nil
 }
 
 func prefixOf(s string) maps.Prefix {
@@ -95,74 +188,88 @@ func prefixOf(s string) maps.Prefix {
 	return maps.Prefix{Address: maps.AddressOf(p.Addr()), Bits: uint32(bits)}
 }
 
-// enterNode moves the test's thread into a new namespace; a thread that cannot return ends with its goroutine.
-func (w *world) enterNode() {
-	runtime.LockOSThread()
-	before := must[netns.NsHandle](w.t)(netns.Get())
-	node := must[netns.NsHandle](w.t)(netns.New())
-	w.t.Cleanup(func() {
-		if err := netns.Set(before); err == nil {
-			runtime.UnlockOSThread()
-		}
-		before.Close()
-		node.Close()
-	})
+func (w *world) addDevices() error {
 	for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		if err := os.WriteFile("/proc/thread-self/root/proc/sys/net/"+path, []byte("1"), 0o644); err != nil {
-			w.t.Fatal(err)
+			return err
 		}
 	}
-	w.client = w.addDevice("client0", 1500, "198.51.100.1/24", "2001:db8:1::1/64")
-	w.up = w.addDevice("up0", 1500, "10.0.0.1/24", "fd00::1/64")
-	w.pod = w.addDevice("pod0", 1500)
-	w.thin = w.addDevice("thin0", 1400, "10.0.4.1/24", "fd00:4::1/64")
-	w.addRoute("10.244.1.0/24", w.pod, "")
-	w.addRoute("fd00:244:1::/64", w.pod, "")
-	w.addRoute("10.244.2.0/24", w.up, "10.0.0.2")
-	w.addRoute("fd00:244:2::/64", w.up, "fd00::2")
-	w.addRoute("10.244.4.0/24", w.thin, "10.0.4.2")
-	w.addRoute("fd00:244:4::/64", w.thin, "fd00:4::2")
+	for _, d := range []struct {
+		device    *device
+		name      string
+		mtu       int
+		addresses []string
+	}{
+		{&w.client, "client0", 1500, []string{"198.51.100.1/24", "2001:db8:1::1/64"}},
+		{&w.up, "up0", 1500, []string{"10.0.0.1/24", "fd00::1/64"}},
+		{&w.pod, "pod0", 1500, nil},
+		{&w.thin, "thin0", 1400, []string{"10.0.4.1/24", "fd00:4::1/64"}},
+	} {
+		var err error
+		if *d.device, err = addDevice(d.name, d.mtu, d.addresses); err != nil {
+			return fmt.Errorf("add device %s: %w", d.name, err)
+		}
+	}
+	return errors.Join(
+		addRoute("10.244.1.0/24", w.pod, ""), addRoute("fd00:244:1::/64", w.pod, ""),
+		addRoute("10.244.2.0/24", w.up, "10.0.0.2"), addRoute("fd00:244:2::/64", w.up, "fd00::2"),
+		addRoute("10.244.4.0/24", w.thin, "10.0.4.2"), addRoute("fd00:244:4::/64", w.thin, "fd00:4::2"))
 }
 
-func (w *world) addDevice(name string, mtu int, addresses ...string) device {
-	w.t.Helper()
+func addDevice(name string, mtu int, addresses []string) (device, error) {
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu}, PeerName: name + "p"}
 	if err := netlink.LinkAdd(veth); err != nil {
-		w.t.Fatal(err)
+		return device{}, err
 	}
 	for _, n := range []string{name, name + "p"} {
-		if err := netlink.LinkSetUp(must[netlink.Link](w.t)(netlink.LinkByName(n))); err != nil {
-			w.t.Fatal(err)
+		link, err := netlink.LinkByName(n)
+		if err != nil {
+			return device{}, err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return device{}, err
 		}
 	}
-	link := must[netlink.Link](w.t)(netlink.LinkByName(name))
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return device{}, err
+	}
 	for _, a := range addresses {
-		address := must[*netlink.Addr](w.t)(netlink.ParseAddr(a))
+		address, err := netlink.ParseAddr(a)
+		if err != nil {
+			return device{}, err
+		}
 		address.Flags = unix.IFA_F_NODAD
 		if err := netlink.AddrAdd(link, address); err != nil {
-			w.t.Fatal(err)
+			return device{}, err
 		}
 	}
-	return device{index: link.Attrs().Index, mac: link.Attrs().HardwareAddr}
+	return device{index: link.Attrs().Index, mac: link.Attrs().HardwareAddr}, nil
 }
 
-func (w *world) addRoute(to string, over device, gateway string) {
-	w.t.Helper()
-	route := &netlink.Route{LinkIndex: over.index, Dst: must[*net.IPNet](w.t)(netlink.ParseIPNet(to))}
+func addRoute(to string, over device, gateway string) error {
+	destination, err := netlink.ParseIPNet(to)
+	if err != nil {
+		return err
+	}
+	route := &netlink.Route{LinkIndex: over.index, Dst: destination}
 	if gateway != "" {
 		route.Gw = net.ParseIP(gateway)
 	}
 	if err := netlink.RouteAdd(route); err != nil {
-		w.t.Fatalf("add route %s: %v", to, err)
+		return fmt.Errorf("add route %s: %w", to, err)
 	}
+	return nil
 }
 
-func (w *world) load() {
-	w.t.Helper()
+func (w *world) load() error {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		w.t.Fatal(err)
+		return err
 	}
-	spec := must[*ebpf.CollectionSpec](w.t)(loader.PacketSpec())
+	spec, err := loader.PacketSpec()
+	if err != nil {
+		return err
+	}
 	for name, m := range spec.Maps {
 		switch name {
 		case "conntrack":
@@ -174,15 +281,15 @@ func (w *world) load() {
 		}
 	}
 	collection, err := ebpf.NewCollection(spec)
-	if err != nil {
-		var refused *ebpf.VerifierError
-		if errors.As(err, &refused) {
-			w.t.Fatalf("%+v", refused)
-		}
-		w.t.Fatal(err)
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("%+v", refused)
 	}
-	w.t.Cleanup(collection.Close)
+	if err != nil {
+		return err
+	}
 	w.programs, w.maps = collection.Programs, collection.Maps
+	return nil
 }
 
 func (w *world) put(name string, key, value any) {
