@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 type world struct {
 	t        testing.TB
 	node     *lab.Node
+	pins     *loader.Directory
 	datapath *loader.Datapath
 	maps     *maps.Kernel
 
@@ -39,35 +40,37 @@ type world struct {
 
 func newWorld(t testing.TB, change ...func(*loader.Options)) *world {
 	t.Helper()
-	node := lab.New(t).Node(lab.NodeOptions{})
-	return world{t: t, node: node, services: 1, backends: 1}.load(change...)
+	w := &world{t: t, node: lab.New(t).Node(lab.NodeOptions{}), services: 1, backends: 1}
+	var err error
+	w.pins, err = loader.Lock(w.node.BPFFS)
+	w.must(err)
+	t.Cleanup(func() { w.pins.Close() })
+	w.load(change...)
+	return w
 }
 
 // smallCapacity makes maps that cost no time to make.
 var smallCapacity = loader.Capacity{Services: 256, Backends: 256, Slots: 1024, Affinity: 256, SourceRanges: 64}
 
-// load loads and attaches the programs as the agent does.
-func (w world) load(change ...func(*loader.Options)) *world {
+// load loads and attaches the programs as the agent does. Called again, it replaces them, over the same maps.
+func (w *world) load(change ...func(*loader.Options)) {
 	w.t.Helper()
-	directory, err := loader.Lock(w.node.BPFFS)
-	w.must(err)
-	w.t.Cleanup(func() { directory.Close() })
 	cookie, err := w.node.Cookie()
 	w.must(err)
 	options := loader.Options{
-		Directory: directory, Capacity: smallCapacity, NetnsCookie: cookie, LoopbackNodePorts: true,
+		Directory: w.pins, Capacity: smallCapacity, NetnsCookie: cookie, LoopbackNodePorts: true,
 		NodeAddress4: w.node.Address4, NodeAddress6: w.node.Address6,
 	}
 	for _, c := range change {
 		c(&options)
 	}
-	w.datapath, err = loader.Load(options)
+	datapath, err := loader.Load(options)
 	w.must(err)
-	w.t.Cleanup(func() { w.datapath.Close() })
-	w.maps, err = maps.New(w.datapath.Maps)
+	w.t.Cleanup(func() { datapath.Close() })
+	w.datapath = datapath
+	w.maps, err = maps.New(datapath.Maps)
 	w.must(err)
-	w.must(attach.Sockets(directory, w.node.CgroupRoot, w.datapath.Programs))
-	return &w
+	w.must(attach.Sockets(w.pins, w.node.CgroupRoot, datapath.Programs))
 }
 
 func (w *world) must(err error) {
