@@ -22,7 +22,7 @@ RUN CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath \
 # Nothing but the binary: no shell, no libraries, nothing that anybody may write to.
 FROM scratch
 COPY --from=build /out/shunt /shunt
-# root, whose powers deploy/base/daemonset.yaml takes away but for four capabilities: Kubernetes gives capabilities to no
+# root, whose powers deploy/base/daemonset.yaml takes away but for two capabilities: Kubernetes gives capabilities to no
 # other user, and what is pinned in the BPF file system belongs to root.
 USER 0:0
 ENTRYPOINT ["/shunt"]

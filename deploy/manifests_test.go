@@ -122,7 +122,7 @@ func TestTheAgentTakesItsArgumentsAndTheConfigurationOfEachOverlay(t *testing.T)
 	}
 }
 
-func TestTheAgentHasNoMorePrivilegesThanFourCapabilities(t *testing.T) {
+func TestTheAgentHasNoMorePrivilegesThanTwoCapabilities(t *testing.T) {
 	pod := base[*appsv1.DaemonSet](t)[0].Spec.Template.Spec
 	if pod.HostPID || pod.HostIPC || len(pod.InitContainers) > 0 || len(pod.Containers) != 1 {
 		t.Errorf("pod %+v", pod)
@@ -133,7 +133,7 @@ func TestTheAgentHasNoMorePrivilegesThanFourCapabilities(t *testing.T) {
 	}
 	capabilities := security.Capabilities
 	if !slices.Equal(capabilities.Drop, []corev1.Capability{"ALL"}) ||
-		!slices.Equal(capabilities.Add, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN"}) {
+		!slices.Equal(capabilities.Add, []corev1.Capability{"NET_ADMIN", "SYS_ADMIN"}) {
 		t.Errorf("capabilities %v", capabilities)
 	}
 	data, err := os.ReadFile("base/daemonset.yaml")

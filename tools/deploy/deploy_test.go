@@ -245,6 +245,10 @@ func TestEachValueOfTheChartHasItsEffect(t *testing.T) {
 			func(s *appsv1.DaemonSet) bool {
 				return s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.StrVal == "10%"
 			}},
+		{[]string{"endPodSockets=false"}, func(s *appsv1.DaemonSet) bool {
+			return slices.Equal(pod(s).Containers[0].SecurityContext.Capabilities.Add,
+				[]corev1.Capability{"NET_ADMIN", "BPF", "PERFMON"})
+		}},
 		{[]string{"initPrivileged=true"}, func(s *appsv1.DaemonSet) bool {
 			init := pod(s).InitContainers
 			return len(init) == 1 && *init[0].SecurityContext.Privileged && slices.Contains(init[0].Args, "--init-only") &&
