@@ -51,12 +51,12 @@ static __noinline bool is_service_address(const struct address *address)
 	return settings && prefixes_contain(settings->services, address);
 }
 
-static __noinline bool is_behind_pod_device(const struct __sk_buff *skb)
+static __noinline bool device_has(const struct __sk_buff *skb, enum device_flag flag)
 {
 	__u32 index = skb->ifindex;
 	const struct device *device = bpf_map_lookup_elem(&devices, &index);
 
-	return device && device->flags & DEVICE_PODS;
+	return device && device->flags & flag;
 }
 
 /* Whether the client counts as a pod, as kube-proxy's detect-local would say. */
@@ -67,7 +67,7 @@ static __noinline bool client_is_pod(const struct __sk_buff *skb, const struct a
 	if (!settings)
 		return false;
 	if (settings->flags & PACKET_SETTING_DEVICE_PODS)
-		return is_behind_pod_device(skb);
+		return device_has(skb, DEVICE_PODS);
 	return prefixes_contain(settings->pods, client);
 }
 
@@ -81,7 +81,7 @@ static __noinline bool has_detector(const struct packet_settings *settings)
  * through this node by themselves cannot keep its own with a backend elsewhere; a pod that is given itself would
  * answer itself. A backend on this node always sees the client.
  */
-static __noinline bool client_is_masked(const struct service *service,
+static __noinline bool client_is_masked(const struct __sk_buff *skb, const struct service *service,
 					const struct backend *backend, const struct address *client,
 					bool pod)
 {
@@ -98,8 +98,15 @@ static __noinline bool client_is_masked(const struct service *service,
 	}
 	if (backend->flags & BACKEND_ON_NODE)
 		return false;
-	/* A pod of another node, dialling this one, would be answered by the backend itself. */
-	return !pod || !(settings->flags & (PACKET_SETTING_NODE_PODS | PACKET_SETTING_DEVICE_PODS));
+	if (!pod)
+		return true;
+	/*
+	 * A pod of another node that dials this one would be answered by the backend itself, past this node. With
+	 * externalTrafficPolicy: Local kube-proxy keeps its address all the same.
+	 */
+	return !(service->flags & SERVICE_POLICY_LOCAL) &&
+	       !(settings->flags & PACKET_SETTING_NODE_PODS) &&
+	       !device_has(skb, DEVICE_BEHIND_NODE);
 }
 
 #endif

@@ -166,14 +166,16 @@ static __always_inline enum conntrack_state conntrack_state_of(const struct conn
 	return CONNTRACK_LIVE;
 }
 
-/* Makes the other half of an element. */
-__noinline int conntrack_heal(const struct conntrack_key *other_key,
-			      const struct conntrack_key *key, const struct translation *to)
+/*
+ * Makes the other half of an element, whose tuple conntrack_judge has left in the draft: a key cannot be an argument of
+ * a global function, says Linux 6.1.
+ */
+__noinline int conntrack_heal(const struct conntrack_key *key, const struct translation *to)
 {
 	struct flow_draft *draft = flow_draft_get();
 	struct conntrack_value *value;
 
-	if (!draft || !other_key || !key || !to)
+	if (!draft || !key || !to)
 		return -1;
 	value = &draft->healed;
 	__builtin_memset(value, 0, sizeof(*value));
@@ -185,11 +187,11 @@ __noinline int conntrack_heal(const struct conntrack_key *other_key,
 	value->to.flags = to->flags ^ CONNTRACK_REPLY;
 	value->to.service_id = to->service_id;
 	value->to.backend_id = to->backend_id;
-	value->to.check = conntrack_check(other_key, value->created_ns);
+	value->to.check = conntrack_check(&draft->judged, value->created_ns);
 	value->last_seen_ns = value->created_ns;
 	if (to->flags & CONNTRACK_REPLY || key->protocol == IPPROTO_UDP)
 		value->seen = CONNTRACK_SEEN_DATA;
-	if (bpf_map_update_elem(&conntrack, other_key, value, BPF_NOEXIST))
+	if (bpf_map_update_elem(&conntrack, &draft->judged, value, BPF_NOEXIST))
 		return -1;
 	drop_count(REASON_CONNTRACK_HEALED);
 	return 0;
@@ -206,13 +208,12 @@ static __always_inline bool is_other_half(const struct conntrack_value *other,
 }
 
 /* Removes both halves. The second only if it is this flow's: it may have lost its own and be another's by now. */
-__noinline int conntrack_remove(const struct conntrack_key *key, const struct translation *to)
+static __noinline int conntrack_remove(const struct conntrack_key *key,
+				       const struct translation *to)
 {
 	struct conntrack_value *other;
 	struct conntrack_key other_key;
 
-	if (!key || !to)
-		return 0;
 	conntrack_other(&other_key, key, to);
 	other = bpf_map_lookup_elem(&conntrack, &other_key);
 	if (other && is_other_half(other, key))
@@ -237,7 +238,7 @@ __noinline int conntrack_judge(const struct conntrack_key *key, struct conntrack
 		return CONNTRACK_ENDED;
 	state = conntrack_state_of(key, value, other, now_ns);
 	if (state != CONNTRACK_ENDED && !other)
-		conntrack_heal(&draft->judged, key, to);
+		conntrack_heal(key, to);
 	return state;
 }
 

@@ -73,8 +73,9 @@ __noinline int node_socket_has(struct __sk_buff *skb, const struct conntrack_key
  * Takes the draft's reply tuple if it is free, or if who has it has ended. Otherwise notes how long its owner has
  * been idle.
  */
-__noinline int reply_take(struct flow_draft *draft)
+__noinline int reply_take(void)
 {
+	struct flow_draft *draft = flow_draft_get();
 	struct conntrack_value *owner;
 	__u64 last_ns;
 
@@ -128,7 +129,7 @@ static long port_try(__u32 attempt, struct port_search *search)
 	draft->reply.destination_port = draft->port_first + offset;
 	if (search->redirect && node_socket_has(search->skb, &draft->reply))
 		return 0;
-	search->found = reply_take(draft);
+	search->found = reply_take();
 	return search->found;
 }
 
@@ -140,7 +141,7 @@ static __always_inline bool port_replace(struct flow_draft *draft)
 	draft->reply.destination_port = draft->oldest_port;
 	if (conntrack_find(&draft->reply, &draft->other_to))
 		conntrack_remove(&draft->reply, &draft->other_to);
-	if (!reply_take(draft))
+	if (!reply_take())
 		return false;
 	drop_count(REASON_PORT_REPLACED);
 	return true;
@@ -207,7 +208,7 @@ static __always_inline bool port_choose(struct __sk_buff *skb, struct flow_draft
 	if (redirect) {
 		draft->port_first = settings->snat_port_min;
 		draft->port_count = settings->snat_port_max - settings->snat_port_min + 1;
-	} else if (reply_take(draft)) {
+	} else if (reply_take()) {
 		return true;
 	}
 	return port_search(skb, draft, redirect);

@@ -133,7 +133,7 @@ static __always_inline enum chosen backend_of(struct __sk_buff *skb, const struc
 			target.empty);
 	if (!backend_choose(service, &target, &client, &choice->backend))
 		return choice_answer(choice, CHOSEN_DROP, REASON_UNSETTLED);
-	choice->masked = client_is_masked(service, &choice->backend, &client.address, pod);
+	choice->masked = client_is_masked(skb, service, &choice->backend, &client.address, pod);
 	return CHOSEN;
 }
 

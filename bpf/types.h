@@ -372,14 +372,16 @@ struct packet_settings {
 };
 
 enum device_flag {
-	DEVICE_PODS = 1 << 0, /* who is behind it is a pod of this node */
+	DEVICE_PODS = 1 << 0, /* who is behind it is a pod (detect-local by interface) */
 	DEVICE_BRIDGE_PORT = 1 << 1, /* frames to mac are for this node, others pass by */
+	/* Who is behind it has no way to this node but through it: answers come back through this node. */
+	DEVICE_BEHIND_NODE = 1 << 2,
 };
 
 /* devices: interface index -> what is known of a device to which the packet path is attached. */
 struct device {
 	__u32 flags; /* enum device_flag */
-	__u8 mac[6]; /* of the bridge */
+	__u8 mac[6]; /* of the device, of a port its bridge's */
 	__u8 pad[2];
 };
 

@@ -144,6 +144,7 @@ type DeviceFlags uint32
 const (
 	DevicePods DeviceFlags = 1 << iota
 	DeviceBridgePort
+	DeviceBehindNode
 )
 
 // Device is the value of devices (struct device).
