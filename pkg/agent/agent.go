@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/shunt-lb/shunt/pkg/config"
+	"github.com/shunt-lb/shunt/pkg/events"
 	"github.com/shunt-lb/shunt/pkg/health"
 	"github.com/shunt-lb/shunt/pkg/maps"
 	"github.com/shunt-lb/shunt/pkg/metrics"
@@ -22,9 +23,6 @@ import (
 	"github.com/shunt-lb/shunt/pkg/source"
 	"github.com/shunt-lb/shunt/pkg/version"
 )
-
-// reasonNotProgrammed is the reason of the Event about a Service that could not be written in full.
-const reasonNotProgrammed = "NotProgrammed"
 
 // agent is the running parts.
 type agent struct {
@@ -50,7 +48,7 @@ func Run(ctx context.Context, cfg *config.Config, watchConfig func(context.Conte
 		return err
 	}
 	// The source's configuration is read before anything changes in the kernel.
-	events, reporter, err := newSource(cfg, log)
+	from, reporter, err := newSource(cfg, log)
 	if err != nil {
 		return err
 	}
@@ -65,7 +63,17 @@ func Run(ctx context.Context, cfg *config.Config, watchConfig func(context.Conte
 	a.makeServers(reporter)
 	defer a.services.Close()
 	log.Info("shunt agent starts", "version", version.Get().String(), "node", cfg.NodeName)
-	return a.run(ctx, watchConfig, a.reconciler(events, reporter).Run)
+	reporter.Record(starting(cfg.NodeName))
+	trace := &traceReader{buffer: a.datapath.loaded.Maps[maps.MapTrace], names: a.datapath.kernel.ServiceName,
+		reporter: reporter, log: log}
+	return a.run(ctx, watchConfig, reporter.Run, trace.run, a.reconciler(from, reporter).Run)
+}
+
+// starting is the Event that kube-proxy records too.
+func starting(nodeName string) events.Event {
+	e := events.OnNode(nodeName, events.ReasonStarting, events.ActionStart, "shunt agent starts")
+	e.Normal = true
+	return e
 }
 
 // prepare does what needs no datapath.
@@ -84,7 +92,7 @@ func (a *agent) prepare() error {
 }
 
 // makeServers makes what the health and metrics servers serve.
-func (a *agent) makeServers(reporter Reporter) {
+func (a *agent) makeServers(reporter *events.Recorder) {
 	build := version.Get()
 	a.metrics = metrics.New(metrics.Options{
 		Source:  a.datapath.kernel,
@@ -99,21 +107,20 @@ func (a *agent) makeServers(reporter Reporter) {
 		Healthy:   a.proxy.Healthy,
 		Failed: func(name model.ServiceName, err error) {
 			a.log.Warn("health check node port cannot be served", "service", name, "err", err)
-			reporter.ServiceProblem("", model.Problem{Service: name, Reason: "FailedToStartServiceHealthcheck",
-				Message: err.Error()})
+			reporter.Report(events.OnService(name, "", events.ReasonServiceHealthcheck, events.ActionListen, err.Error()))
 		},
 		Log: a.log,
 	})
 }
 
-func (a *agent) reconciler(events source.Source, reporter Reporter) *reconcile.Reconciler {
+func (a *agent) reconciler(from source.Source, reporter *events.Recorder) *reconcile.Reconciler {
 	// The configuration has been validated; an unspecified bind address overrides nothing.
 	bind, _ := netip.ParseAddr(a.cfg.BindAddress)
 	if bind.IsUnspecified() {
 		bind = netip.Addr{}
 	}
 	return reconcile.New(reconcile.Options{
-		Source:      events,
+		Source:      from,
 		Model:       model.New(model.Config{Node: model.Node{Name: a.cfg.NodeName}}),
 		Writer:      a.datapath.writer,
 		NodePorts:   a.nodePorts,
@@ -124,7 +131,7 @@ func (a *agent) reconciler(events source.Source, reporter Reporter) *reconcile.R
 		EndStale: a.datapath.endStale(),
 		Observer: newObserver(observer{
 			proxy: a.proxy, services: a.services, metrics: a.metrics, reporter: reporter, log: a.log,
-			nodeChanged: a.nodeChanged,
+			nodeChanged: a.nodeChanged, nodeOptional: a.cfg.Manifests != "",
 		}),
 		MinSyncPeriod: a.cfg.MinSyncPeriod.Duration,
 		SyncPeriod:    a.cfg.SyncPeriod.Duration,
@@ -133,7 +140,7 @@ func (a *agent) reconciler(events source.Source, reporter Reporter) *reconcile.R
 }
 
 // run runs all parts until ctx ends or one of them gives up.
-func (a *agent) run(ctx context.Context, watchConfig, reconcile func(context.Context) error) error {
+func (a *agent) run(ctx context.Context, more ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	healthz := &health.Server{Name: "healthz", Address: a.cfg.HealthzBindAddress, Handler: a.proxy.Handler(),
@@ -142,7 +149,7 @@ func (a *agent) run(ctx context.Context, watchConfig, reconcile func(context.Con
 		Handler:  health.MetricsHandler(a.metrics.Handler(), a.cfg.Configz, a.cfg.Profiling),
 		HardFail: a.cfg.BindAddressHardFail, Log: a.log}
 	var parts sync.WaitGroup
-	for _, part := range []func(context.Context) error{watchConfig, healthz.Run, metricsServer.Run, reconcile} {
+	for _, part := range append(more, healthz.Run, metricsServer.Run) {
 		parts.Go(func() {
 			if err := part(ctx); err != nil {
 				cancel(err)

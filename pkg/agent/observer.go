@@ -4,9 +4,13 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	stdmaps "maps"
+	"runtime/debug"
 	"slices"
 
+	"github.com/shunt-lb/shunt/pkg/events"
 	"github.com/shunt-lb/shunt/pkg/health"
 	"github.com/shunt-lb/shunt/pkg/maps"
 	"github.com/shunt-lb/shunt/pkg/metrics"
@@ -19,29 +23,24 @@ import (
 
 var families = []model.Family{model.IPv4, model.IPv6}
 
-// Reporter tells users about objects at fault: by Kubernetes Events, or not at all without an API server.
-type Reporter interface {
-	// ServiceProblem is called once when a problem appears.
-	ServiceProblem(uid string, p model.Problem)
-	// SourceProblem is called once when a problem with an object appears.
-	SourceProblem(p source.Problem)
-}
-
 // observer passes what the reconciler tells to the health checks, the metrics, the log and the Reporter.
 type observer struct {
 	proxy    *health.Proxy
 	services *health.Services
 	metrics  *metrics.Metrics
-	reporter Reporter
+	reporter *events.Recorder
 	log      *slog.Logger
 	// nodeChanged has the node's facts for the rest of the agent.
 	nodeChanged func(*source.Node, node.IPs)
+	// nodeOptional: a node without a Node object is a good one, as there is no API server that would have it.
+	nodeOptional bool
 
 	pendingServices map[model.ServiceName]struct{}
 	pendingSlices   map[model.SliceName]struct{}
-	// problems and sourceProblems are what was reported last.
+	// problems, sourceProblems and failures are what was reported last.
 	problems       map[model.ServiceName][]model.Problem
 	sourceProblems map[string][]source.Problem
+	failures       map[model.ServicePortName]string
 	// noLocal counts, for each Service, the service ports whose local set is empty; noLocalSum all of them.
 	noLocal    map[model.ServiceName]noLocal
 	noLocalSum noLocal
@@ -62,6 +61,7 @@ func newObserver(o observer) *observer {
 	o.pendingSlices = map[model.SliceName]struct{}{}
 	o.problems = map[model.ServiceName][]model.Problem{}
 	o.sourceProblems = map[string][]source.Problem{}
+	o.failures = map[model.ServicePortName]string{}
 	o.noLocal = map[model.ServiceName]noLocal{}
 	o.noLocalSum = noLocal{}
 	return &o
@@ -92,7 +92,7 @@ func (o *observer) SliceChanged(name model.SliceName) {
 
 // NodeChanged implements reconcile.Observer.
 func (o *observer) NodeChanged(n *source.Node, ips node.IPs) {
-	o.proxy.SetNode(n != nil && !n.Leaving)
+	o.proxy.SetNode(n == nil && o.nodeOptional || n != nil && !n.Leaving)
 	o.nodeChanged(n, ips)
 }
 
@@ -134,6 +134,7 @@ func keep[K comparable, V any](all map[K][]V, key K, values []V) {
 // Programmed implements reconcile.Observer.
 func (o *observer) Programmed(service model.ServiceName, ports []model.ServicePort, checks []model.HealthCheck) {
 	o.services.Set(service, checks)
+	stdmaps.DeleteFunc(o.failures, func(p model.ServicePortName, _ string) bool { return p.ServiceName == service })
 	for key, n := range o.noLocal[service] {
 		o.noLocalSum[key] -= n
 	}
@@ -186,11 +187,27 @@ func (o *observer) Passed(p reconcile.Pass) {
 	o.services.Sync()
 	if p.Full {
 		o.proxy.SetReady()
+		// What the first full reading took will not be needed again.
+		debug.FreeOSMemory()
 	}
-	for _, f := range p.Failures {
-		if f.Port.ServiceName != (model.ServiceName{}) {
-			o.reporter.ServiceProblem("", model.Problem{Service: f.Port.ServiceName, Reason: reasonNotProgrammed,
-				Message: f.Err.Error()})
+	o.reportFailures(p.Failures)
+}
+
+// reasonNotProgrammed is the reason of the Event about a Service that could not be written in full.
+const reasonNotProgrammed = "NotProgrammed"
+
+// reportFailures tells of each service port that cannot be written, once until it can be or the reason is another.
+func (o *observer) reportFailures(failures []writer.Failure) {
+	for _, f := range failures {
+		if f.Port.ServiceName == (model.ServiceName{}) || o.failures[f.Port] == f.Err.Error() {
+			continue
 		}
+		o.failures[f.Port] = f.Err.Error()
+		reason := reasonNotProgrammed
+		if errors.Is(f.Err, maps.ErrFull) {
+			reason = events.ReasonMapFull
+		}
+		o.reporter.Report(events.OnService(f.Port.ServiceName, "", reason, events.ActionTranslate,
+			fmt.Sprintf("port %q (%s, %s): %v", f.Port.Port, f.Port.Protocol, f.Port.Family, f.Err)))
 	}
 }

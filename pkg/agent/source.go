@@ -3,34 +3,69 @@
 package agent
 
 import (
+	"context"
 	"log/slog"
-	"os"
 
 	"github.com/shunt-lb/shunt/pkg/config"
-	"github.com/shunt-lb/shunt/pkg/model"
+	"github.com/shunt-lb/shunt/pkg/events"
 	"github.com/shunt-lb/shunt/pkg/source"
+	"github.com/shunt-lb/shunt/pkg/source/kube"
 	"github.com/shunt-lb/shunt/pkg/source/manifests"
+	"github.com/shunt-lb/shunt/pkg/version"
 )
 
-// newSource returns where Services come from, and who is told of objects at fault there.
-func newSource(cfg *config.Config, log *slog.Logger) (source.Source, Reporter, error) {
-	return manifests.New(cfg.Manifests, cfg.NodeName, manifests.DefaultTiming()), logOnly{}, nil
+// newSource returns where Services come from, and who tells users of objects at fault there: Events of the API server,
+// or without one the log alone.
+func newSource(cfg *config.Config, log *slog.Logger) (source.Source, *events.Recorder, error) {
+	options := events.Options{Node: cfg.NodeName, Log: log}
+	if cfg.Manifests != "" {
+		return manifests.New(cfg.Manifests, cfg.NodeName, manifests.DefaultTiming()), events.New(options), nil
+	}
+	client, err := kube.NewClient(kube.Config{
+		Kubeconfig:         cfg.Kubeconfig,
+		APIServers:         cfg.APIServers,
+		ContentType:        cfg.KubeAPIContentType,
+		AcceptContentTypes: cfg.KubeAPIAcceptContentTypes,
+		QPS:                cfg.KubeAPIQPS,
+		Burst:              int(cfg.KubeAPIBurst),
+		Version:            version.Get().Version,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	log.Info("API servers, tried in this order", "servers", client.Servers())
+	options.Sink = client
+	return withoutExternalIPs(kube.New(client, cfg.NodeName, kube.DefaultTiming()), cfg), events.New(options), nil
 }
 
-// logOnly is the Reporter without an API server: the log has it all.
-type logOnly struct{}
-
-func (logOnly) ServiceProblem(string, model.Problem) {}
-func (logOnly) SourceProblem(source.Problem)         {}
-
-// kernelFamilies returns the families that this kernel has.
-func kernelFamilies() []model.Family {
-	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
-		return []model.Family{model.IPv4}
+// withoutExternalIPs applies the feature gate AllowServiceExternalIPs: without it spec.externalIPs counts as empty.
+func withoutExternalIPs(from source.Source, cfg *config.Config) source.Source {
+	if cfg.AllowServiceExternalIPs {
+		return from
 	}
-	disabled, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
-	if err == nil && len(disabled) > 0 && disabled[0] == '1' {
-		return []model.Family{model.IPv4}
+	return externalIPsFilter{from}
+}
+
+// externalIPsFilter empties the external IPs of each Service on its way.
+type externalIPsFilter struct{ source.Source }
+
+// Run implements source.Source.
+func (f externalIPsFilter) Run(ctx context.Context, out chan<- source.Event) error {
+	unfiltered := make(chan source.Event)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Source.Run(ctx, unfiltered) }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case e := <-unfiltered:
+			if set, ok := e.(source.SetService); ok && len(set.Service.ExternalIPs) > 0 {
+				service := *set.Service // events are shared: the source's object stays as it is
+				service.ExternalIPs = nil
+				set.Service = &service
+				e = set
+			}
+			source.Send(ctx, out, e)
+		}
 	}
-	return []model.Family{model.IPv4, model.IPv6}
 }

@@ -3,7 +3,6 @@
 package explain
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -46,17 +45,12 @@ func kindWords(k maps.ServiceKind, port uint16) string {
 func ServiceOf(id uint32, n maps.ServiceName) *Service {
 	return &Service{
 		ID:        id,
-		Namespace: text(n.Namespace[:]),
-		Name:      text(n.Name[:]),
-		Port:      text(n.Port[:]),
+		Namespace: maps.Text(n.Namespace[:]),
+		Name:      maps.Text(n.Name[:]),
+		Port:      maps.Text(n.Port[:]),
 		Protocol:  model.Protocol(n.Protocol).String(),
 		Family:    model.Family(n.Family).String(),
 	}
-}
-
-func text(b []byte) string {
-	b, _, _ = bytes.Cut(b, []byte{0})
-	return string(b)
 }
 
 // String names the service port in a sentence.

@@ -3,6 +3,7 @@
 package maps
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 )
@@ -121,6 +122,12 @@ type ServiceName struct {
 	Protocol  uint8
 	Family    uint8
 	_         [6]uint8
+}
+
+// Text returns a string of a key or value, which ends with its first zero byte.
+func Text(b []byte) string {
+	text, _, _ := bytes.Cut(b, []byte{0})
+	return string(text)
 }
 
 // SourceRange is the key of source_ranges (struct source_range). PrefixBits counts the 32 bits of ServiceID and the

@@ -185,22 +185,14 @@ func compareNames(a, b *maps.ServiceName) int {
 func labelsOf(n maps.ServiceName) []*dto.LabelPair {
 	return []*dto.LabelPair{
 		pair("family", model.Family(n.Family).String()),
-		pair("namespace", text(n.Namespace[:])),
-		pair("port", text(n.Port[:])),
+		pair("namespace", maps.Text(n.Namespace[:])),
+		pair("port", maps.Text(n.Port[:])),
 		pair("protocol", model.Protocol(n.Protocol).String()),
-		pair("service", text(n.Name[:])),
+		pair("service", maps.Text(n.Name[:])),
 	}
 }
 
 func pair(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
-
-// text returns a string of a map, which ends with a zero byte.
-func text(b []byte) string {
-	if i := bytes.IndexByte(b, 0); i >= 0 {
-		b = b[:i]
-	}
-	return string(b)
-}
 
 // serviceFamilies sums up rows whose ids still have the row's name.
 func serviceFamilies(rows []row, stats []maps.ServiceStats, names map[uint32]maps.ServiceName) []*dto.MetricFamily {

@@ -3,7 +3,6 @@
 package writer
 
 import (
-	"bytes"
 	"net/netip"
 
 	"github.com/shunt-lb/shunt/pkg/maps"
@@ -138,16 +137,11 @@ func text(to *[64]byte, s string) { copy(to[:len(to)-1], s) }
 
 func modelName(m maps.ServiceName) model.ServicePortName {
 	return model.ServicePortName{
-		ServiceName: model.ServiceName{Namespace: words(m.Namespace[:]), Name: words(m.Name[:])},
-		Port:        words(m.Port[:]),
+		ServiceName: model.ServiceName{Namespace: maps.Text(m.Namespace[:]), Name: maps.Text(m.Name[:])},
+		Port:        maps.Text(m.Port[:]),
 		Protocol:    model.Protocol(m.Protocol),
 		Family:      model.Family(m.Family),
 	}
-}
-
-func words(b []byte) string {
-	before, _, _ := bytes.Cut(b, []byte{0})
-	return string(before)
 }
 
 // sourceRange makes the prefix one of the v4-mapped address, behind the service id.
