@@ -15,6 +15,8 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY cmd cmd
 COPY pkg pkg
+# shunt demo is made of the lab of the tests.
+COPY test/lab test/lab
 RUN CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath \
 	-ldflags "-s -w -X github.com/shunt-lb/shunt/pkg/version.version=${VERSION}" -o /out/shunt ./cmd/shunt && \
 	chmod 0555 /out/shunt

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -192,5 +193,36 @@ func TestTheRoleAllowsWhatTheAgentDoesAndNothingElse(t *testing.T) {
 		binding.Subjects[0].Namespace != account.Namespace ||
 		base[*appsv1.DaemonSet](t)[0].Spec.Template.Spec.ServiceAccountName != account.Name {
 		t.Errorf("binding %+v, account %s/%s", binding, account.Namespace, account.Name)
+	}
+}
+
+func TestTheImageIsBuiltFromEveryDirectoryThatTheBinaryNeeds(t *testing.T) {
+	dockerfile, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ignored, err := os.ReadFile("../.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var copied []string
+	for line := range strings.Lines(string(dockerfile)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "COPY" && !strings.HasPrefix(fields[1], "--") {
+			copied = append(copied, fields[1])
+			if !strings.Contains(string(ignored), "\n!"+fields[1]+"\n") {
+				t.Errorf(".dockerignore keeps %s from the builder", fields[1])
+			}
+		}
+	}
+	const module = "github.com/shunt-lb/shunt/"
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/shunt").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range strings.Lines(string(out)) {
+		dir, ours := strings.CutPrefix(strings.TrimSpace(path), module)
+		if ours && !slices.ContainsFunc(copied, func(c string) bool { return dir == c || strings.HasPrefix(dir, c+"/") }) {
+			t.Errorf("the Dockerfile does not copy %s", dir)
+		}
 	}
 }
