@@ -116,7 +116,9 @@ static __always_inline int dial_deny(enum verdict verdict)
 /*
  * Fails a connect. Without bpf_set_retval the kernel is made to answer ECONNREFUSED itself: nothing
  * can listen on port 0 (a bind to it takes an ephemeral port), so that loopback answers a SYN with
- * RST and a datagram with port unreachable, without a packet on the wire.
+ * RST and a datagram with port unreachable, without a packet on the wire. A drop is refused as well.
+ * (A UDP socket connected to a v4-mapped address gets EINVAL from its first send, for the kernel
+ * sends that as if to an unconnected one, which may not name port 0.)
  */
 static __always_inline int connect_answer4(struct bpf_sock_addr *ctx, enum verdict verdict)
 {

@@ -4,6 +4,7 @@
 package sock
 
 import (
+	"log/slog"
 	"net/netip"
 	"os"
 	"testing"
@@ -60,6 +61,7 @@ func (w *world) load(change ...func(*loader.Options)) {
 	options := loader.Options{
 		Directory: w.pins, Capacity: smallCapacity, NetnsCookie: cookie, LoopbackNodePorts: true,
 		NodeAddress4: w.node.Address4, NodeAddress6: w.node.Address6,
+		Log: slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, c := range change {
 		c(&options)
@@ -96,6 +98,8 @@ type service struct {
 const (
 	protocolTCP = 6
 	protocolUDP = 17
+
+	usual = 5 * time.Second
 )
 
 func protocolOf(network string) uint8 {
