@@ -99,9 +99,33 @@ func (w *world) agentCommand(flags ...string) *exec.Cmd {
 	return command
 }
 
+// startAgent starts the agent and waits until it has programmed what it found.
 func (w *world) startAgent(flags ...string) {
 	w.t.Helper()
 	w.agent = w.node.Start("agent", w.agentCommand(flags...))
+	w.awaitAgent()
+}
+
+// awaitAgent waits until the agent says that it has programmed what it found.
+func (w *world) awaitAgent() {
+	w.t.Helper()
+	host := w.node.Process()
+	defer host.Kill()
+	w.eventually("the agent is ready", func() (bool, string) {
+		select {
+		case <-w.agent.Done():
+			w.t.Fatalf("the agent has ended: %v", w.agent.Wait())
+		default:
+		}
+		socket := host.Dial(tcp, at("127.0.0.1:10256"))
+		defer socket.Close()
+		if !socket.OK() {
+			return false, socket.Errno
+		}
+		socket.Send(netip.AddrPort{}, "GET /readyz HTTP/1.0\r\n\r\n")
+		answer := socket.Receive(time.Second).Data
+		return strings.Contains(answer, " 200 OK"), answer
+	})
 }
 
 // shunt runs a command of shunt on the node; it must succeed.

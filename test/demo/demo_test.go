@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo runs `shunt demo` as a user does, and stops it as a user does. The test binary is shunt itself when it is
-// started with anything but flags of a test, so no other binary is needed.
+// Package demo runs `shunt demo` as a user does, and stops it as a user does. The test binary is shunt itself when it
+// is started with anything but flags of a test, so no other binary is needed.
 package demo
 
 import (

@@ -41,6 +41,9 @@
 // Code that opens sockets must run in such a process, because cgroup programs look at the cgroup of the process that
 // makes the socket; [Namespace.Do] enters the network namespace alone and is meant for netlink and /proc/sys.
 //
+// A packet to an address without a route is answered with an ICMP error, and a connect with ENETUNREACH, but the kernel
+// answers five such packets of one sender in a row and then one a second: who polls sees timeouts between.
+//
 // Everything that a test cannot go on without fails the test at once, as t.Fatal does, so the methods have no error
 // results; what a test asks about (a refused connect, a lost datagram) is in the results. [Run] offers the same to a
 // program without testing.TB.

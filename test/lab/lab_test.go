@@ -280,8 +280,9 @@ func TestSleepUntilKilled(t *testing.T) {
 }
 
 type madeLab struct {
-	Name string `json:"name"`
-	PIDs []int  `json:"pids"`
+	Name    string `json:"name"`
+	PIDs    []int  `json:"pids"`
+	Janitor int    `json:"janitor"`
 }
 
 // makeLab makes a lab inside a helper process and goes on using it for ever.
@@ -291,7 +292,7 @@ func makeLab(struct{}) (madeLab, error) {
 	go func() {
 		failed <- Run(context.Background(), []string{helperArgument}, func(l *Lab) error {
 			pod := l.Node(NodeOptions{}).Pod(PodOptions{}).Process()
-			made <- madeLab{Name: l.Name(), PIDs: []int{pod.PID()}}
+			made <- madeLab{Name: l.Name(), PIDs: []int{pod.PID()}, Janitor: l.janitor.command.Process.Pid}
 			select {}
 		})
 	}()
@@ -334,26 +335,7 @@ func TestLabOfAProgramThatEndsBadlyLeavesNothing(t *testing.T) {
 		{"panicking", func(_ *exec.Cmd, input io.Writer) error { return request(input, "panic") }},
 	} {
 		t.Run(row.how, func(t *testing.T) {
-			command := exec.Command("/proc/self/exe", helperArgument, roleProcess)
-			input, err := command.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			output, err := command.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := command.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if err := request(input, "make-lab"); err != nil {
-				t.Fatal(err)
-			}
-			var response process.Response
-			var made madeLab
-			if err := errors.Join(json.NewDecoder(output).Decode(&response), json.Unmarshal(response.Body, &made)); err != nil {
-				t.Fatalf("%v, %s", err, response.Error)
-			}
+			command, input, made := startMaker(t)
 			if err := row.end(command, input); err != nil {
 				t.Fatal(err)
 			}
@@ -363,6 +345,46 @@ func TestLabOfAProgramThatEndsBadlyLeavesNothing(t *testing.T) {
 			awaitNothing(t, made)
 		})
 	}
+}
+
+func TestTheNextLabRemovesWhatADeadOneLeft(t *testing.T) {
+	requireRoot(t)
+	command, _, made := startMaker(t)
+	if err := errors.Join(syscall.Kill(made.Janitor, syscall.SIGKILL), command.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	_ = command.Wait()
+	New(t) // another test's lab may have been faster
+	awaitNothing(t, made)
+}
+
+// startMaker starts a program that makes a lab.
+func startMaker(t *testing.T) (*exec.Cmd, io.Writer, madeLab) {
+	t.Helper()
+	command := exec.Command("/proc/self/exe", helperArgument, roleProcess)
+	input, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := request(input, "make-lab"); err != nil {
+		t.Fatal(err)
+	}
+	var response process.Response
+	if err := json.NewDecoder(output).Decode(&response); err != nil {
+		t.Fatal(err)
+	}
+	var made madeLab
+	if err := json.Unmarshal(response.Body, &made); err != nil {
+		t.Fatalf("%v: %s", err, response.Error)
+	}
+	return command, input, made
 }
 
 func request(input io.Writer, operation string) error {

@@ -56,6 +56,8 @@ func (n *Namespace) prepare() error {
 		"ipv6/conf/all/forwarding=0", "ipv6/conf/default/forwarding=0",
 		"ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0",
 		"ipv6/conf/all/accept_ra=0", "ipv6/conf/default/accept_ra=0",
+		// Each refused packet is to be answered, or a test would wait for a timeout now and then.
+		"ipv4/icmp_ratelimit=0", "ipv6/icmp/ratelimit=0",
 	}
 	for _, setting := range settings {
 		if err := n.applySetting(setting); err != nil {
