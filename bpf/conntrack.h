@@ -68,13 +68,13 @@ static __always_inline void conntrack_other(struct conntrack_key *other,
 					    const struct conntrack_key *key,
 					    const struct translation *to)
 {
-	*other = (struct conntrack_key){
-		.source = to->destination,
-		.destination = to->source,
-		.source_port = to->destination_port,
-		.destination_port = to->source_port,
-		.protocol = key->protocol,
-	};
+	/* Member by member: a compound literal would be built on the stack first. */
+	other->source = to->destination;
+	other->destination = to->source;
+	other->source_port = to->destination_port;
+	other->destination_port = to->source_port;
+	other->protocol = key->protocol;
+	__builtin_memset(other->pad, 0, sizeof(other->pad));
 }
 
 /*
@@ -147,10 +147,10 @@ enum conntrack_state {
 	CONNTRACK_LIVE = 2,
 };
 
-static __always_inline enum conntrack_state conntrack_state_of(const struct conntrack_key *key,
-							       const struct conntrack_value *one,
-							       const struct conntrack_value *other,
-							       __u64 now_ns)
+static __noinline enum conntrack_state conntrack_state_of(const struct conntrack_key *key,
+							  const struct conntrack_value *one,
+							  const struct conntrack_value *other,
+							  __u64 now_ns)
 {
 	const struct packet_settings *settings = packet_settings_get();
 	struct flow_age age;
@@ -191,10 +191,7 @@ __noinline int conntrack_heal(const struct conntrack_key *key, const struct tran
 	value->last_seen_ns = value->created_ns;
 	if (to->flags & CONNTRACK_REPLY || key->protocol == IPPROTO_UDP)
 		value->seen = CONNTRACK_SEEN_DATA;
-	if (bpf_map_update_elem(&conntrack, &draft->judged, value, BPF_NOEXIST))
-		return -1;
-	drop_count(REASON_CONNTRACK_HEALED);
-	return 0;
+	return bpf_map_update_elem(&conntrack, &draft->judged, value, BPF_NOEXIST);
 }
 
 /* Whether other is the other half of the element under key, and not another flow's. */
@@ -237,8 +234,8 @@ __noinline int conntrack_judge(const struct conntrack_key *key, struct conntrack
 	if (other && !is_other_half(other, key))
 		return CONNTRACK_ENDED;
 	state = conntrack_state_of(key, value, other, now_ns);
-	if (state != CONNTRACK_ENDED && !other)
-		conntrack_heal(key, to);
+	if (state != CONNTRACK_ENDED && !other && !conntrack_heal(key, to))
+		drop_count(REASON_CONNTRACK_HEALED);
 	return state;
 }
 

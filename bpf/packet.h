@@ -18,6 +18,12 @@
 #include "address.h"
 #include "types.h"
 
+/* Where a program is attached. */
+enum hook_flag {
+	HOOK_ETHERNET = 1 << 0, /* the device's frames have an Ethernet header */
+	HOOK_EGRESS = 1 << 1,
+};
+
 enum packet_flag {
 	PACKET_IPV6 = 1 << 0,
 	/* A fragment that has the transport header, and one that has not. */
@@ -410,17 +416,17 @@ static __always_inline enum parsed transport_parse(struct __sk_buff *skb, struct
 }
 
 /*
- * Parses the frame, which begins with an Ethernet header if ethernet. Frames with a VLAN tag are left to the VLAN
+ * Parses the frame, which begins with an Ethernet header at a hook with HOOK_ETHERNET. Frames with a VLAN tag are left to the VLAN
  * device, where they appear without it; the tag of VLAN 0 says a priority only.
  */
-__noinline int packet_parse(struct __sk_buff *skb, struct packet *packet, bool ethernet)
+__noinline int packet_parse(struct __sk_buff *skb, struct packet *packet, __u32 hook)
 {
 	struct ip_end end = {};
 	enum parsed parsed;
 
 	if (!packet)
 		return PARSED_OTHER;
-	packet->l3 = ethernet ? ETH_HLEN : 0;
+	packet->l3 = hook & HOOK_ETHERNET ? ETH_HLEN : 0;
 	if (skb->vlan_present && skb->vlan_tci & VLAN_ID_MASK)
 		return PARSED_OTHER;
 	if (skb->protocol == bpf_htons(ETH_P_IP))

@@ -55,12 +55,15 @@ static __always_inline bool answerable(const struct address *client)
 	return client->bytes[0] != 0xff;
 }
 
-/* Sends the frame back to who sent it. */
-static __noinline int frame_return(struct __sk_buff *skb, bool ethernet)
+/*
+ * Sends the frame back to who sent it: out of the device that it came in by. One that the node itself sends goes in by
+ * the device that it was to leave by.
+ */
+static __noinline int frame_return(struct __sk_buff *skb, __u32 hook)
 {
 	__u8 macs[2 * ETH_ALEN], swapped[2 * ETH_ALEN];
 
-	if (ethernet) {
+	if (hook & HOOK_ETHERNET) {
 		if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
 			return TC_ACT_SHOT;
 		__builtin_memcpy(swapped, macs + ETH_ALEN, ETH_ALEN);
@@ -68,7 +71,7 @@ static __noinline int frame_return(struct __sk_buff *skb, bool ethernet)
 		if (bpf_skb_store_bytes(skb, 0, swapped, sizeof(swapped), 0))
 			return TC_ACT_SHOT;
 	}
-	return bpf_redirect(skb->ifindex, 0);
+	return bpf_redirect(skb->ifindex, hook & HOOK_EGRESS ? BPF_F_INGRESS : 0);
 }
 
 /* Writes the IP header of an answer with this much behind it. */
@@ -158,7 +161,7 @@ static __noinline int rst_write(struct __sk_buff *skb, const struct packet *pack
 	return bpf_skb_store_bytes(skb, packet->l4, &rst, sizeof(rst), BPF_F_RECOMPUTE_CSUM);
 }
 
-__noinline int answer_rst(struct __sk_buff *skb, const struct packet *packet, bool ethernet)
+__noinline int answer_rst(struct __sk_buff *skb, const struct packet *packet, __u32 hook)
 {
 	struct address from_to[2];
 
@@ -171,7 +174,7 @@ __noinline int answer_rst(struct __sk_buff *skb, const struct packet *packet, bo
 	if (is_ipv6(packet) ? answer_ip6(skb, packet, from_to, sizeof(struct tcphdr), IPPROTO_TCP)
 			    : answer_ip4(skb, packet, from_to, sizeof(struct tcphdr), IPPROTO_TCP))
 		return TC_ACT_SHOT;
-	return frame_return(skb, ethernet);
+	return frame_return(skb, hook);
 }
 
 struct quote_sum {
@@ -191,6 +194,9 @@ static long quote_add(__u32 chunk, struct quote_sum *quote)
 		return 1;
 	if (size > sizeof(bytes))
 		size = sizeof(bytes);
+	/* Verifiers before 6.14 forget that it is not zero. */
+	asm volatile("" : "+r"(size));
+	size = ((size - 1) & (sizeof(bytes) - 1)) + 1;
 	if (bpf_skb_load_bytes(quote->skb, quote->offset, bytes, size))
 		return 1;
 	quote->sum = bpf_csum_diff(NULL, 0, bytes, sizeof(bytes), quote->sum);
@@ -228,7 +234,7 @@ static __noinline int icmp_write(struct __sk_buff *skb, const struct packet *pac
 }
 
 __noinline int answer_icmp(struct __sk_buff *skb, const struct packet *packet,
-			   const struct answer *answer, bool ethernet)
+			   const struct answer *answer, __u32 hook)
 {
 	struct address from_to[2];
 	__u32 quoted, limit, room;
@@ -249,7 +255,7 @@ __noinline int answer_icmp(struct __sk_buff *skb, const struct packet *packet,
 	if (is_ipv6(packet) ? answer_ip6(skb, packet, from_to, 8 + quoted, IPPROTO_ICMPV6)
 			    : answer_ip4(skb, packet, from_to, 8 + quoted, IPPROTO_ICMP))
 		return TC_ACT_SHOT;
-	return frame_return(skb, ethernet);
+	return frame_return(skb, hook);
 }
 
 static __always_inline bool may_answer(const struct packet *packet)
@@ -264,7 +270,7 @@ static __always_inline bool may_answer(const struct packet *packet)
 }
 
 /* Refuses a packet that opens a flow: RST for TCP, ICMP port unreachable for all else. */
-static __noinline int reject_flow(struct __sk_buff *skb, const struct packet *packet, bool ethernet)
+static __noinline int reject_flow(struct __sk_buff *skb, const struct packet *packet, __u32 hook)
 {
 	struct answer answer = {.type = ICMP_DEST_UNREACH, .code = ICMP_PORT_UNREACH};
 
@@ -272,15 +278,15 @@ static __noinline int reject_flow(struct __sk_buff *skb, const struct packet *pa
 		return TC_ACT_SHOT;
 	if (packet->l4_protocol == IPPROTO_TCP &&
 	    !(packet->flags & (PACKET_EXTENDED | PACKET_FIRST_FRAGMENT)))
-		return answer_rst(skb, packet, ethernet);
+		return answer_rst(skb, packet, hook);
 	if (is_ipv6(packet))
 		answer = (struct answer){.type = ICMPV6_DEST_UNREACH, .code = ICMPV6_PORT_UNREACH};
-	return answer_icmp(skb, packet, &answer, ethernet);
+	return answer_icmp(skb, packet, &answer, hook);
 }
 
 /* Tells the sender that its packet is too large for the way it would take from here. */
 static __noinline int reject_too_big(struct __sk_buff *skb, const struct packet *packet, __u32 mtu,
-				     bool ethernet)
+				     __u32 hook)
 {
 	struct answer answer = {
 		.type = ICMP_DEST_UNREACH,
@@ -294,11 +300,11 @@ static __noinline int reject_too_big(struct __sk_buff *skb, const struct packet 
 		answer.type = ICMPV6_PKT_TOOBIG;
 		answer.code = 0;
 	}
-	return answer_icmp(skb, packet, &answer, ethernet);
+	return answer_icmp(skb, packet, &answer, hook);
 }
 
 static __noinline int reject_hop_limit(struct __sk_buff *skb, const struct packet *packet,
-				       bool ethernet)
+				       __u32 hook)
 {
 	struct answer answer = {.type = ICMP_TIME_EXCEEDED, .code = ICMP_EXC_TTL};
 
@@ -306,7 +312,7 @@ static __noinline int reject_hop_limit(struct __sk_buff *skb, const struct packe
 		return TC_ACT_SHOT;
 	if (is_ipv6(packet))
 		answer = (struct answer){.type = ICMPV6_TIME_EXCEED, .code = ICMPV6_EXC_HOPLIMIT};
-	return answer_icmp(skb, packet, &answer, ethernet);
+	return answer_icmp(skb, packet, &answer, hook);
 }
 
 #endif

@@ -144,6 +144,18 @@ __noinline int route_source(struct __sk_buff *skb, const struct address *backend
 	return routed == ROUTED && address_is_unspecified(source) ? ROUTED_NOWHERE : routed;
 }
 
+/* The device to which the kernel would send a packet for this address; 0: it has none, or delivers it itself. */
+static __noinline __u32 route_device(struct __sk_buff *skb, const struct address *source,
+				     const struct address *destination)
+{
+	struct bpf_fib_lookup fib = {};
+
+	fib_begin(&fib, skb, source, destination);
+	if (routed_of(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) != ROUTED)
+		return 0;
+	return fib.ifindex;
+}
+
 static __noinline int hop_limit_decrement(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u8 ttl = packet->hop_limit - 1;

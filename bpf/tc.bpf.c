@@ -35,6 +35,8 @@ enum verdict {
 	/* Leave the packet to the next program of the hook: TCX_NEXT, and the next filter of clsact. */
 	VERDICT_NEXT = TC_ACT_UNSPEC,
 	VERDICT_DROP = TC_ACT_SHOT,
+	/* Not for the kernel: the flow is open, translate the packet. */
+	VERDICT_TRANSLATE = 0x100,
 };
 
 enum packet_type {
@@ -56,7 +58,7 @@ static __noinline int packet_translate(struct __sk_buff *skb, const struct packe
 
 /* Translates a packet and sends it on by the kernel's routes. */
 __noinline int packet_redirect(struct __sk_buff *skb, const struct packet *packet,
-			       const struct translation *to, bool ethernet)
+			       const struct translation *to, __u32 hook)
 {
 	struct route route = {};
 
@@ -69,28 +71,57 @@ __noinline int packet_redirect(struct __sk_buff *skb, const struct packet *packe
 		return packet_translate(skb, packet, to);
 	case ROUTED_TOO_BIG:
 		packet_count_drop(to->service_id, REASON_TOO_BIG, false);
-		return reject_too_big(skb, packet, route.mtu, ethernet);
+		return reject_too_big(skb, packet, route.mtu, hook);
 	case ROUTED_HOP_LIMIT:
 		packet_count_drop(to->service_id, REASON_HOP_LIMIT, false);
-		return reject_hop_limit(skb, packet, ethernet);
+		return reject_hop_limit(skb, packet, hook);
 	case ROUTED_NOWHERE:
 		packet_count_drop(to->service_id, REASON_NO_ROUTE, false);
 		return VERDICT_DROP;
 	}
 	if (packet_translate(skb, packet, to) == VERDICT_DROP)
 		return VERDICT_DROP;
-	if (hop_limit_decrement(skb, packet) || (skb->vlan_present && bpf_skb_vlan_pop(skb))) {
+	/* What the node itself sends has not yet made a hop. */
+	if ((!(hook & HOOK_EGRESS) && hop_limit_decrement(skb, packet)) ||
+	    (skb->vlan_present && bpf_skb_vlan_pop(skb))) {
 		packet_count_drop(to->service_id, REASON_REWRITE_FAILED, false);
 		return VERDICT_DROP;
 	}
 	return bpf_redirect_neigh(route.device, &route.hop, sizeof(route.hop), 0);
 }
 
-static __always_inline int packet_send(struct __sk_buff *skb, const struct packet *packet,
-				       const struct translation *to, bool ethernet)
+/*
+ * Gives the answer to a process of the node. It comes in by the device to which the frontend's address is routed, for
+ * rp_filter looks at its source.
+ */
+__noinline int packet_deliver(struct __sk_buff *skb, const struct packet *packet,
+			      const struct translation *to, __u32 hook)
 {
-	if (to->flags & CONNTRACK_REDIRECT)
-		return packet_redirect(skb, packet, to, ethernet);
+	const struct device *device;
+	__u32 index;
+
+	if (!packet || !to)
+		return VERDICT_DROP;
+	index = route_device(skb, &to->destination, &to->source);
+	if (packet_translate(skb, packet, to) == VERDICT_DROP)
+		return VERDICT_DROP;
+	if (!index || index == skb->ifindex || !(hook & HOOK_ETHERNET))
+		return VERDICT_NEXT;
+	device = bpf_map_lookup_elem(&devices, &index);
+	if (!device || !(device->flags & DEVICE_ETHERNET))
+		return VERDICT_NEXT;
+	if (bpf_skb_store_bytes(skb, 0, device->mac, sizeof(device->mac), 0))
+		return VERDICT_DROP;
+	return bpf_redirect(index, BPF_F_INGRESS);
+}
+
+static __always_inline int packet_send(struct __sk_buff *skb, const struct packet *packet,
+				       const struct translation *to, __u32 hook)
+{
+	if (to->flags & CONNTRACK_FROM_NODE && to->flags & CONNTRACK_REPLY)
+		return packet_deliver(skb, packet, to, hook);
+	if (to->flags & (CONNTRACK_REDIRECT | CONNTRACK_FROM_NODE))
+		return packet_redirect(skb, packet, to, hook);
 	return packet_translate(skb, packet, to);
 }
 
@@ -117,10 +148,12 @@ static __always_inline enum chosen choice_answer(struct choice *choice, enum cho
 }
 
 static __always_inline enum chosen backend_of(struct __sk_buff *skb, const struct packet *packet,
-					      const struct service *service, struct choice *choice)
+					      const struct service *service, struct choice *choice,
+					      __u32 hook)
 {
 	struct client client = {.address = packet->tuple.source};
-	bool pod = client_is_pod(skb, &client.address);
+	/* The node's own processes are in the cluster, as its pods. */
+	bool pod = hook & HOOK_EGRESS || client_is_pod(skb, &client.address);
 	struct target target = pod ? target_internal(service) : target_external(service);
 
 	choice->service_id = service->service_id;
@@ -133,12 +166,13 @@ static __always_inline enum chosen backend_of(struct __sk_buff *skb, const struc
 			target.empty);
 	if (!backend_choose(service, &target, &client, &choice->backend))
 		return choice_answer(choice, CHOSEN_DROP, REASON_UNSETTLED);
-	choice->masked = client_is_masked(skb, service, &choice->backend, &client.address, pod);
+	choice->masked = hook & HOOK_EGRESS ||
+			 client_is_masked(skb, service, &choice->backend, &client.address, pod);
 	return CHOSEN;
 }
 
 __noinline int flow_choose(struct __sk_buff *skb, const struct packet *packet,
-			   struct choice *choice)
+			   struct choice *choice, __u32 hook)
 {
 	struct frontend dialled = {};
 	struct service service;
@@ -150,7 +184,7 @@ __noinline int flow_choose(struct __sk_buff *skb, const struct packet *packet,
 	dialled.protocol = packet->tuple.protocol;
 	switch (frontend_match(&dialled, false, &service)) {
 	case MATCH_SERVICE:
-		return backend_of(skb, packet, &service, choice);
+		return backend_of(skb, packet, &service, choice, hook);
 	case MATCH_UNDEFINED_PORT:
 		return choice_answer(choice, CHOSEN_REJECT, REASON_UNDEFINED_PORT);
 	case MATCH_UNSETTLED:
@@ -163,23 +197,36 @@ __noinline int flow_choose(struct __sk_buff *skb, const struct packet *packet,
 	return CHOSEN_NOT_OURS;
 }
 
+/* Says which address the backend is to see. */
+static __always_inline enum routed source_choose(struct __sk_buff *skb, const struct packet *packet,
+						 const struct choice *choice, __u32 hook,
+						 struct translation *to)
+{
+	enum routed routed;
+
+	*to = (struct translation){.source = packet->tuple.source};
+	if (hook & HOOK_EGRESS)
+		to->flags = CONNTRACK_FROM_NODE;
+	if (!choice->masked)
+		return ROUTED;
+	routed = route_source(skb, &choice->backend.address, &to->source);
+	if (routed == ROUTED_HERE) {
+		/* From outside, or from a pod, the kernel will deliver it; to itself the node cannot send it from here. */
+		to->source = packet->tuple.source;
+		return hook & HOOK_EGRESS ? ROUTED_NOWHERE : ROUTED;
+	}
+	if (routed == ROUTED && !address_equal(&to->source, &packet->tuple.source))
+		to->flags |= CONNTRACK_REDIRECT;
+	return routed;
+}
+
 /* Opens the flow to the chosen backend; returns a reason if it cannot, else 0. */
 static __always_inline __u32 choice_open(struct __sk_buff *skb, const struct packet *packet,
-					 const struct choice *choice, struct translation *to)
+					 const struct choice *choice, __u32 hook,
+					 struct translation *to)
 {
-	*to = (struct translation){.source = packet->tuple.source};
-	if (choice->masked) {
-		switch (route_source(skb, &choice->backend.address, &to->source)) {
-		case ROUTED:
-			to->flags = CONNTRACK_REDIRECT;
-			break;
-		case ROUTED_HERE:
-			to->source = packet->tuple.source;
-			break;
-		default:
-			return REASON_NO_ROUTE;
-		}
-	}
+	if (source_choose(skb, packet, choice, hook, to) != ROUTED)
+		return REASON_NO_ROUTE;
 	switch (flow_open(skb, packet, &choice->backend, to)) {
 	case OPENED:
 		packet_count_flow(choice->service_id, packet->length);
@@ -194,29 +241,29 @@ static __always_inline __u32 choice_open(struct __sk_buff *skb, const struct pac
 	return REASON_PORTS_EXHAUSTED;
 }
 
-/* Opens the flow of a packet that belongs to none, if what it dials is ours. to is room for its translation. */
+/* Opens the flow of a packet that belongs to none, if what it dials is ours: to is its translation then. */
 __noinline int flow_begin(struct __sk_buff *skb, const struct packet *packet,
-			  struct translation *to, bool ethernet)
+			  struct translation *to, __u32 hook)
 {
 	struct choice choice = {};
 	enum chosen chosen;
 
 	if (!packet || !to)
 		return VERDICT_DROP;
-	chosen = flow_choose(skb, packet, &choice);
+	chosen = flow_choose(skb, packet, &choice, hook);
 	if (chosen == CHOSEN_NOT_OURS)
 		return VERDICT_NEXT;
 	if (chosen == CHOSEN_REJECT) {
 		packet_count_drop(choice.service_id, choice.reason, true);
-		return reject_flow(skb, packet, ethernet);
+		return reject_flow(skb, packet, hook);
 	}
 	if (chosen == CHOSEN)
-		choice.reason = choice_open(skb, packet, &choice, to);
+		choice.reason = choice_open(skb, packet, &choice, hook, to);
 	if (choice.reason) {
 		packet_count_drop(choice.service_id, choice.reason, false);
 		return VERDICT_DROP;
 	}
-	return packet_send(skb, packet, to, ethernet);
+	return VERDICT_TRANSLATE;
 }
 
 /* Whether a SYN or INIT is for a new flow although its tuple has one: that one has closed. */
@@ -242,7 +289,8 @@ static __always_inline bool flow_outdated(const struct packet *packet,
 
 	if (!(packet->flags & PACKET_OPENS))
 		return false;
-	if (!backend_read(to->backend_id, to->service_id, &backend))
+	if (!backend_recall(to->backend_id, to->service_id, BACKEND_CLUSTER | BACKEND_LOCAL,
+			    &backend))
 		return true;
 	return packet->tuple.protocol != IPPROTO_UDP && flow_closed(packet, value, to);
 }
@@ -271,9 +319,9 @@ static __noinline bool frame_is_foreign(struct __sk_buff *skb)
 }
 
 /* Parses the packet; true if it may be one of ours, with the ports of a fragment where they are known. */
-static __always_inline bool packet_read(struct __sk_buff *skb, struct packet *packet, bool ethernet)
+static __always_inline bool packet_read(struct __sk_buff *skb, struct packet *packet, __u32 hook)
 {
-	enum parsed parsed = packet_parse(skb, packet, ethernet);
+	enum parsed parsed = packet_parse(skb, packet, hook);
 
 	if (parsed == PARSED_MALFORMED)
 		drop_count(REASON_MALFORMED);
@@ -292,37 +340,51 @@ static __always_inline bool fragment_is_ours(const struct packet *packet)
 
 static __always_inline int flow_follow(struct __sk_buff *skb, const struct packet *packet,
 				       struct conntrack_value *value, const struct translation *to,
-				       bool ethernet)
+				       __u32 hook)
 {
 	conntrack_note(value, packet, to);
-	return packet_send(skb, packet, to, ethernet);
+	return packet_send(skb, packet, to, hook);
 }
 
-static __always_inline int packet_ingress(struct __sk_buff *skb, const struct packet *packet,
-					  bool ethernet)
+/* Translates a packet of a flow, or begins one. */
+static __always_inline int flow_handle(struct __sk_buff *skb, const struct packet *packet,
+				       struct conntrack_value *value, struct translation *to,
+				       __u32 hook)
 {
-	struct translation to = {};
-	struct conntrack_value *value = conntrack_find(&packet->tuple, &to);
+	int verdict;
 
-	if (value && to.flags & CONNTRACK_REPLY && !(to.flags & CONNTRACK_REDIRECT))
-		return VERDICT_NEXT;
-	if (value && conntrack_alive(packet, value, &to)) {
-		if (to.flags & CONNTRACK_REPLY || !flow_outdated(packet, value, &to))
-			return flow_follow(skb, packet, value, &to, ethernet);
-		conntrack_remove(&packet->tuple, &to);
+	if (value && conntrack_alive(packet, value, to)) {
+		if (to->flags & CONNTRACK_REPLY || !flow_outdated(packet, value, to))
+			return flow_follow(skb, packet, value, to, hook);
+		conntrack_remove(&packet->tuple, to);
 	}
-	if (!(packet->flags & PACKET_OPENS))
+	if (!(packet->flags & PACKET_OPENS) || (value && to->flags & CONNTRACK_REPLY))
 		return VERDICT_NEXT;
-	return flow_begin(skb, packet, &to, ethernet);
+	verdict = flow_begin(skb, packet, to, hook);
+	return verdict == VERDICT_TRANSLATE ? packet_send(skb, packet, to, hook) : verdict;
 }
 
-static __always_inline int ingress(struct __sk_buff *skb, bool ethernet)
+/* Where each direction of a flow is translated. */
+static __always_inline bool is_for_hook(const struct translation *to, __u32 hook)
+{
+	bool egress = hook & HOOK_EGRESS;
+
+	if (to->flags & CONNTRACK_FROM_NODE)
+		return egress == !(to->flags & CONNTRACK_REPLY);
+	if (to->flags & CONNTRACK_REDIRECT)
+		return !egress;
+	return egress == !!(to->flags & CONNTRACK_REPLY);
+}
+
+static __always_inline int ingress(struct __sk_buff *skb, __u32 hook)
 {
 	struct packet packet = {};
+	struct conntrack_value *value;
+	struct translation to = {};
 
-	if (ethernet && frame_is_foreign(skb))
+	if (hook & HOOK_ETHERNET && frame_is_foreign(skb))
 		return VERDICT_NEXT;
-	if (!packet_read(skb, &packet, ethernet))
+	if (!packet_read(skb, &packet, hook))
 		return VERDICT_NEXT;
 	if (packet.flags & PACKET_LATER_FRAGMENT) {
 		switch (fragment_recall(&packet)) {
@@ -338,48 +400,64 @@ static __always_inline int ingress(struct __sk_buff *skb, bool ethernet)
 			return VERDICT_NEXT;
 		}
 	}
-	return packet_ingress(skb, &packet, ethernet);
+	value = conntrack_find(&packet.tuple, &to);
+	if (value && !is_for_hook(&to, hook))
+		return VERDICT_NEXT;
+	return flow_handle(skb, &packet, value, &to, hook);
 }
 
-static __always_inline int egress(struct __sk_buff *skb, bool ethernet)
+/*
+ * Whether a packet that leaves may open a flow of the node's own: those of others have been seen where they entered.
+ */
+static __always_inline bool is_from_node(const struct packet *packet)
+{
+	const struct packet_settings *settings = packet_settings_get();
+
+	if (!(packet->flags & PACKET_OPENS) || !settings)
+		return false;
+	if (packet->tuple.protocol != IPPROTO_SCTP &&
+	    !(settings->flags & PACKET_SETTING_NODE_CLIENTS))
+		return false;
+	return address_flags(&packet->tuple.source) & ADDRESS_ON_NODE;
+}
+
+static __always_inline int egress(struct __sk_buff *skb, __u32 hook)
 {
 	struct packet packet = {};
 	struct conntrack_value *value;
-	struct translation to;
+	struct translation to = {};
 
-	if (!packet_read(skb, &packet, ethernet))
+	if (!packet_read(skb, &packet, hook))
 		return VERDICT_NEXT;
 	if (packet.flags & PACKET_LATER_FRAGMENT && fragment_recall(&packet) != FRAGMENT_KNOWN)
 		return VERDICT_NEXT;
 	value = conntrack_find(&packet.tuple, &to);
-	if (!value || !(to.flags & CONNTRACK_REPLY) || to.flags & CONNTRACK_REDIRECT ||
-	    !conntrack_alive(&packet, value, &to))
+	if (value ? !is_for_hook(&to, hook) : !is_from_node(&packet))
 		return VERDICT_NEXT;
-	conntrack_note(value, &packet, &to);
-	return packet_translate(skb, &packet, &to);
+	return flow_handle(skb, &packet, value, &to, hook);
 }
 
 SEC("tc")
 int tc_ingress(struct __sk_buff *skb)
 {
-	return ingress(skb, true);
+	return ingress(skb, HOOK_ETHERNET);
 }
 
 SEC("tc")
 int tc_egress(struct __sk_buff *skb)
 {
-	return egress(skb, true);
+	return egress(skb, HOOK_ETHERNET | HOOK_EGRESS);
 }
 
 /* For devices whose packets have no Ethernet header. */
 SEC("tc")
 int tc_ingress_l3(struct __sk_buff *skb)
 {
-	return ingress(skb, false);
+	return ingress(skb, 0);
 }
 
 SEC("tc")
 int tc_egress_l3(struct __sk_buff *skb)
 {
-	return egress(skb, false);
+	return egress(skb, HOOK_EGRESS);
 }

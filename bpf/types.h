@@ -346,6 +346,8 @@ enum packet_setting_flag {
 	PACKET_SETTING_DEVICE_PODS = 1 << 1,
 	/* Frontends of ClusterIPs: replace every client's address (masqueradeAll). */
 	PACKET_SETTING_MASQUERADE_ALL = 1 << 2,
+	/* Translate the node's own TCP and UDP, too: no program translates in its sockets. SCTP is always. */
+	PACKET_SETTING_NODE_CLIENTS = 1 << 3,
 };
 
 enum packet_setting_size {
@@ -376,6 +378,7 @@ enum device_flag {
 	DEVICE_BRIDGE_PORT = 1 << 1, /* frames to mac are for this node, others pass by */
 	/* Who is behind it has no way to this node but through it: answers come back through this node. */
 	DEVICE_BEHIND_NODE = 1 << 2,
+	DEVICE_ETHERNET = 1 << 3, /* it has a MAC address, and frames */
 };
 
 /* devices: interface index -> what is known of a device to which the packet path is attached. */

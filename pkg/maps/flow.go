@@ -96,6 +96,7 @@ const (
 	PacketNodePods PacketFlags = 1 << iota
 	PacketDevicePods
 	PacketMasqueradeAll
+	PacketNodeClients
 )
 
 // PacketPrefixes is how many prefixes of each kind PacketSettings has room for.
@@ -145,6 +146,7 @@ const (
 	DevicePods DeviceFlags = 1 << iota
 	DeviceBridgePort
 	DeviceBehindNode
+	DeviceEthernet
 )
 
 // Device is the value of devices (struct device).

@@ -213,6 +213,7 @@ func (w *world) addDevices() error {
 	return errors.Join(
 		addRoute("10.244.1.0/24", w.pod, ""), addRoute("fd00:244:1::/64", w.pod, ""),
 		addRoute("10.244.2.0/24", w.up, "10.0.0.2"), addRoute("fd00:244:2::/64", w.up, "fd00::2"),
+		addRoute("0.0.0.0/0", w.up, "10.0.0.2"), addRoute("::/0", w.up, "fd00::2"),
 		addRoute("10.244.4.0/24", w.thin, "10.0.4.2"), addRoute("fd00:244:4::/64", w.thin, "fd00:4::2"))
 }
 
