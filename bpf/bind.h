@@ -39,12 +39,9 @@ static __noinline bool bind_match(const struct frontend *bound, struct service *
 	return node_port_match(&bound4, service) == MATCH_SERVICE;
 }
 
-static __noinline int bind_trace(const struct frontend *bound, __u32 service_id)
+static __noinline int bind_describe(struct trace_event *event, const struct frontend *bound,
+				    __u32 service_id)
 {
-	struct trace_event *event = bpf_ringbuf_reserve(&trace, sizeof(*event), 0);
-
-	if (!event)
-		return drop_count(REASON_TRACE_LOST);
 	*event = (struct trace_event){
 		.time_ns = bpf_ktime_get_ns(),
 		.netns_cookie = settings.node_netns_cookie,
@@ -54,7 +51,16 @@ static __noinline int bind_trace(const struct frontend *bound, __u32 service_id)
 		.kind = EVENT_BIND_CONFLICT,
 		.refused = setting(SETTING_REFUSE_BIND),
 	};
-	bpf_get_current_comm(event->command, sizeof(event->command));
+	return bpf_get_current_comm(event->command, sizeof(event->command));
+}
+
+static __noinline int bind_trace(const struct frontend *bound, __u32 service_id)
+{
+	struct trace_event *event = bpf_ringbuf_reserve(&trace, sizeof(*event), 0);
+
+	if (!event)
+		return drop_count(REASON_TRACE_LOST);
+	bind_describe(event, bound, service_id);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }
