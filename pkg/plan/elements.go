@@ -108,6 +108,8 @@ const (
 	NodePorts
 	// OnNode: an address on one of this node's devices.
 	OnNode
+	// Other: found in the map, and given by no plan.
+	Other
 
 	fromFrontends = ClusterIP | Service
 	fromNode      = NodePorts | OnNode
@@ -116,7 +118,7 @@ const (
 // String returns the flags' words.
 func (f AddressFlags) String() string {
 	return join(when(f&ClusterIP != 0, "ClusterIP"), when(f&Service != 0, "service"),
-		when(f&NodePorts != 0, "node ports"), when(f&OnNode != 0, "on node"))
+		when(f&NodePorts != 0, "node ports"), when(f&OnNode != 0, "on node"), when(f&Other != 0, "other"))
 }
 
 // flagOf is the flag that a frontend gives its address.

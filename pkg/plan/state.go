@@ -205,7 +205,7 @@ func (o *DeleteAddress) apply(s *State) {
 
 // setAddress keeps unsettled, and forgets an address of which nothing is known.
 func (s *State) setAddress(key netip.Addr, a address) {
-	if a.flags&fromFrontends == a.wanted() {
+	if a.flags&^fromNode == a.wanted() {
 		delete(s.unsettled, key)
 	} else {
 		s.unsettled[key] = struct{}{}

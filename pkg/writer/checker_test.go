@@ -275,6 +275,16 @@ func (c *checker) write(w *Writer, from, to desired) {
 	}
 }
 
+// mirrored fails the test unless the mirror is true.
+func (c *checker) mirrored(w *Writer) {
+	c.t.Helper()
+	for range audits {
+		if difference, err := w.Audit(c.fake); difference != "" || err != nil {
+			c.t.Fatalf("the mirror is not true: %s, %v", difference, err)
+		}
+	}
+}
+
 // prune removes what is not desired.
 func (c *checker) prune(w *Writer, d desired) {
 	c.t.Helper()

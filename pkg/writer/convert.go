@@ -94,13 +94,18 @@ func backend(service uint32, p model.Protocol, b plan.Backend) maps.Backend {
 	}
 }
 
-func planBackend(b maps.Backend) plan.Backend {
+// planBackend is the inverse of backend. A value that no writer could have written is in no set, so that it is
+// replaced when it is wanted, and deleted otherwise.
+func planBackend(b maps.Backend, protocol model.Protocol) plan.Backend {
 	p := plan.Backend{ID: b.BackendID, Port: b.Port, OnNode: b.Flags&maps.BackendOnNode != 0, Address: b.Address.Addr()}
 	if b.Flags&maps.BackendCluster != 0 {
 		p.Sets |= plan.Cluster
 	}
 	if b.Flags&maps.BackendLocal != 0 {
 		p.Sets |= plan.Local
+	}
+	if backend(b.ServiceID, protocol, p) != b {
+		p.Sets = 0
 	}
 	return p
 }
@@ -121,6 +126,9 @@ func planAddressFlags(f maps.AddressFlags) plan.AddressFlags {
 			p |= b
 		}
 	}
+	if addressFlags(p) != f || p == 0 {
+		p |= plan.Other
+	}
 	return p
 }
 
@@ -135,13 +143,18 @@ func serviceName(n model.ServicePortName) maps.ServiceName {
 // text writes s with a zero byte at its end. Names in the Kubernetes API have at most 63 bytes.
 func text(to *[64]byte, s string) { copy(to[:len(to)-1], s) }
 
+// modelName is the inverse of serviceName; a value that no writer could have written names nothing.
 func modelName(m maps.ServiceName) model.ServicePortName {
-	return model.ServicePortName{
+	n := model.ServicePortName{
 		ServiceName: model.ServiceName{Namespace: maps.Text(m.Namespace[:]), Name: maps.Text(m.Name[:])},
 		Port:        maps.Text(m.Port[:]),
 		Protocol:    model.Protocol(m.Protocol),
 		Family:      model.Family(m.Family),
 	}
+	if serviceName(n) != m {
+		return model.ServicePortName{}
+	}
+	return n
 }
 
 // sourceRange makes the prefix one of the v4-mapped address, behind the service id.
@@ -158,5 +171,5 @@ func planPrefix(r maps.SourceRange) netip.Prefix {
 	if a.Is4() {
 		n -= 96
 	}
-	return netip.PrefixFrom(a, n)
+	return netip.PrefixFrom(a, n).Masked()
 }

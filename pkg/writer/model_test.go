@@ -47,6 +47,7 @@ func walk(t *testing.T, d *dice) {
 			c.keep(now, next, true)
 			c.others(next, w.Write(changes(now, next)))
 			c.failAt = -1
+			c.mirrored(w)
 			c.write(w, next, next)
 			c.write(w, now, next)
 		case 2: // the node's addresses change
@@ -70,6 +71,7 @@ func walk(t *testing.T, d *dice) {
 		}
 		now = next
 		c.others(now, Result{})
+		c.mirrored(w)
 		switch d.roll(3) {
 		case 0: // long enough that nothing waits
 			c.settle(w)
@@ -164,6 +166,7 @@ func TestAMapThatIsFullAtAnyOperationHurtsOneServicePortAndIsHealedLater(t *test
 				c.keep(from, to, true)
 				r := w.Write(changes(from, to))
 				c.others(to, r)
+				c.mirrored(w)
 				if len(r.Failures) > 0 {
 					c.write(w, from, to)
 				}

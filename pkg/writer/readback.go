@@ -55,7 +55,7 @@ func read(r maps.Reader) (plan.Programmed, error) {
 		if err != nil {
 			return p, err
 		}
-		p.Backends[b.ServiceID] = append(p.Backends[b.ServiceID], planBackend(b))
+		p.Backends[b.ServiceID] = append(p.Backends[b.ServiceID], planBackend(b, p.Names[b.ServiceID].Protocol))
 	}
 	for e, err := range r.Services() {
 		if err != nil {
@@ -67,7 +67,9 @@ func read(r maps.Reader) (plan.Programmed, error) {
 		if err != nil {
 			return p, err
 		}
-		p.Ranges[s.ServiceID] = append(p.Ranges[s.ServiceID], planPrefix(s))
+		if prefix := planPrefix(s); prefix.IsValid() {
+			p.Ranges[s.ServiceID] = append(p.Ranges[s.ServiceID], prefix)
+		}
 	}
 	for e, err := range r.Addresses() {
 		if err != nil {

@@ -36,6 +36,8 @@ type Writer struct {
 	// waiting is in the order of the times.
 	waiting []waiting
 	buffers buffers
+	// audited is how many steps of the audit have been done.
+	audited int
 }
 
 type waiting struct {
