@@ -274,10 +274,6 @@ func (p *planner) remove(have *port) {
 		return
 	}
 	p.leave(have, nil)
-	// As when they leave one by one: who remembers a backend (a connected UDP socket) sees at once that it has left.
-	for _, b := range have.backends {
-		p.drop(have.id, b)
-	}
 	p.retires = append(p.retires, &Retire{item})
 }
 
