@@ -163,12 +163,12 @@ func (c *mapCollector) remember(names map[uint32]maps.ServiceName) {
 		}
 		rows[i].ids = append(rows[i].ids, id)
 	}
+	slices.SortFunc(rows, func(a, b row) int { return compareNames(&a.name, &b.name) })
 	for i := range rows {
 		if rows[i].labels == nil {
 			rows[i].labels = labelsOf(rows[i].name)
 		}
 	}
-	slices.SortFunc(rows, func(a, b row) int { return compareNames(&a.name, &b.name) })
 	ids := make([]uint32, 0, len(names))
 	for _, r := range rows {
 		ids = append(ids, r.ids...)
@@ -181,15 +181,26 @@ func compareNames(a, b *maps.ServiceName) int {
 		bytes.Compare(a.Port[:], b.Port[:]), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Family, b.Family))
 }
 
-// labelsOf returns the labels of a service port, sorted as the exposition wants them.
+// labelNames are those of serviceLabels as the exposition sorts them. All series point to them.
+var labelNames = [...]string{"family", "namespace", "port", "protocol", "service"}
+
+// rowLabels is the memory of one service port's labels: in one piece, as the exposition walks through all of them and
+// would otherwise wait for memory more than it works.
+type rowLabels struct {
+	list   [len(labelNames)]*dto.LabelPair
+	pairs  [len(labelNames)]dto.LabelPair
+	values [len(labelNames)]string
+}
+
+// labelsOf returns the labels of a service port.
 func labelsOf(n maps.ServiceName) []*dto.LabelPair {
-	return []*dto.LabelPair{
-		pair("family", model.Family(n.Family).String()),
-		pair("namespace", maps.Text(n.Namespace[:])),
-		pair("port", maps.Text(n.Port[:])),
-		pair("protocol", model.Protocol(n.Protocol).String()),
-		pair("service", maps.Text(n.Name[:])),
+	l := &rowLabels{values: [...]string{model.Family(n.Family).String(), maps.Text(n.Namespace[:]), maps.Text(n.Port[:]),
+		model.Protocol(n.Protocol).String(), maps.Text(n.Name[:])}}
+	for i := range l.list {
+		l.pairs[i].Name, l.pairs[i].Value = &labelNames[i], &l.values[i]
+		l.list[i] = &l.pairs[i]
 	}
+	return l.list[:]
 }
 
 func pair(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
