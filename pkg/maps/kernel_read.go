@@ -179,20 +179,33 @@ func (k *Kernel) ServiceNames() iter.Seq2[Entry[uint32, ServiceName], error] {
 	return entries[uint32, ServiceName](k, MapServiceNames)
 }
 
-// SourceRanges implements Reader.
+// SourceRanges implements Reader. A trie can only be walked from key to key: the walk begins again when the key where it
+// stands has been deleted, so what it has shown is remembered.
 func (k *Kernel) SourceRanges() iter.Seq2[SourceRange, error] {
 	return func(yield func(SourceRange, error) bool) {
 		m := k.maps[MapSourceRanges]
-		var key SourceRange
-		value := make([]byte, m.ValueSize())
-		it := m.Iterate()
-		for it.Next(&key, &value) {
-			if !yield(key, nil) {
-				return
+		shown := map[SourceRange]struct{}{}
+		for attempt := 1; ; attempt++ {
+			var key SourceRange
+			value := make([]byte, m.ValueSize())
+			it := m.Iterate()
+			for it.Next(&key, &value) {
+				if _, again := shown[key]; again {
+					continue
+				}
+				shown[key] = struct{}{}
+				if !yield(key, nil) {
+					return
+				}
 			}
-		}
-		if err := it.Err(); err != nil {
-			yield(SourceRange{}, fmt.Errorf("read map %s: %w", MapSourceRanges, err))
+			err := it.Err()
+			if errors.Is(err, ebpf.ErrIterationAborted) && attempt < 10 {
+				continue // it has begun again so often that it may have missed something
+			}
+			if err != nil {
+				yield(SourceRange{}, fmt.Errorf("read map %s: %w", MapSourceRanges, err))
+			}
+			return
 		}
 	}
 }

@@ -279,22 +279,13 @@ func TestAffinityIsReadWhileProgramsChangeIt(t *testing.T) {
 	for i := range uint32(steady) {
 		put(1, i)
 	}
-	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for i := uint32(0); ; i = (i + 1) % 500 {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			put(2, i)
-			old := key(2, (i+250)%500)
-			if err := affinity.Delete(&old); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				t.Error(err)
-			}
+	stop := churn(func(i uint32) {
+		put(2, i%500)
+		old := key(2, (i+250)%500)
+		if err := affinity.Delete(&old); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Error(err)
 		}
-	}()
+	})
 	for range 200 {
 		seen := map[uint64]int{}
 		for _, e := range collect(t, k.AffinityEntries()) {
@@ -306,10 +297,69 @@ func TestAffinityIsReadWhileProgramsChangeIt(t *testing.T) {
 			t.Fatalf("%d of %d elements were seen", len(seen), steady)
 		}
 	}
-	close(stop)
-	<-ended
+	stop()
 	if v, there, err := k.Affinity(key(1, 9)); v.BackendID != 9 || !there || err != nil {
 		t.Errorf("%+v, %t, %v", v, there, err)
+	}
+}
+
+// churn calls change with 0, 1, 2 … until the function that it returns is called.
+func churn(change func(i uint32)) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := uint32(0); ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+				change(i)
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+func TestSourceRangesAreReadWhileTheAgentChangesThem(t *testing.T) {
+	dir := bpffs(t)
+	pin(t, dir, map[string]uint32{maps.MapSourceRanges: 600})
+	reader, agent := open(t, dir, maps.Options{ReadOnly: true}), open(t, dir, maps.Options{})
+	source := func(service, i uint32) []maps.SourceRange {
+		return []maps.SourceRange{{PrefixBits: 160, ServiceID: service, Address: maps.Address{14: byte(i >> 8), 15: byte(i)}}}
+	}
+	const steady = 300
+	for i := range uint32(steady) {
+		if _, err := agent.PutSourceRanges(source(1, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := churn(func(i uint32) {
+		if _, err := agent.PutSourceRanges(source(i%3, 1000+i%100)); err != nil {
+			t.Error(err)
+		}
+		if _, err := agent.DeleteSourceRanges(source((i+1)%3, 1000+(i+50)%100)); err != nil {
+			t.Error(err)
+		}
+	})
+	defer stop()
+	for range 200 {
+		seen := map[maps.SourceRange]bool{}
+		n := 0
+		for _, r := range collect(t, reader.SourceRanges()) {
+			if seen[r] {
+				t.Fatalf("%v is shown twice", r)
+			}
+			seen[r] = true
+			if r.ServiceID == 1 && r.Address[14] < 2 {
+				n++
+			}
+		}
+		if n != steady {
+			t.Fatalf("%d of %d elements were seen", n, steady)
+		}
 	}
 }
 
