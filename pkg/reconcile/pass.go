@@ -64,8 +64,9 @@ func (r *Reconciler) settle(changes []plan.Change, p *Pass) {
 	for _, f := range p.Failures {
 		failed[f.Port.ServiceName] = struct{}{}
 	}
-	now, udp := r.Now(), false
+	now, udp := r.Now(), p.Full // an earlier agent's Services may be gone altogether
 	for _, c := range changes {
+		udp = r.concernsUDP(c) || udp
 		if _, again := failed[c.Service]; again {
 			r.failed[c.Service] = struct{}{}
 			continue
@@ -75,20 +76,26 @@ func (r *Reconciler) settle(changes []plan.Change, p *Pass) {
 			p.Latencies = append(p.Latencies, Latency{t.family, now.Sub(t.at)})
 		}
 		delete(r.triggers, c.Service)
-		udp = udp || mayEndUDP(c)
 		r.Observer.Programmed(c.Service, c.Ports, r.Model.HealthChecks(c.Service))
 	}
 	if udp {
 		r.stale.check()
+		// The backends of a service port that is gone stay until they are collected.
+		r.checkAgain = true
 	}
 	r.schedule(now, len(p.Failures) > 0)
 }
 
-// mayEndUDP tells whether a UDP backend may have gone with a change.
-func mayEndUDP(c plan.Change) bool {
-	return len(c.Ports) == 0 || slices.ContainsFunc(c.Ports, func(p model.ServicePort) bool {
-		return p.Name.Protocol == model.UDP
-	})
+// concernsUDP tells whether a UDP backend may have gone with a change: the Service has UDP ports, or had.
+func (r *Reconciler) concernsUDP(c plan.Change) bool {
+	_, had := r.udp[c.Service]
+	has := slices.ContainsFunc(c.Ports, func(p model.ServicePort) bool { return p.Name.Protocol == model.UDP })
+	if has {
+		r.udp[c.Service] = struct{}{}
+	} else {
+		delete(r.udp, c.Service)
+	}
+	return has || had
 }
 
 // schedule sets the time of the next attempt.

@@ -114,6 +114,10 @@ type Reconciler struct {
 	lastPass        time.Time
 
 	stale *staleFlows
+	// udp are the Services with UDP ports.
+	udp map[model.ServiceName]struct{}
+	// checkAgain: stale sockets are looked for once more when what waits has been collected.
+	checkAgain bool
 }
 
 // firstBackoff is the pause before a failed write is tried again; it doubles up to SyncPeriod.
@@ -130,6 +134,7 @@ func New(o Options) *Reconciler {
 		owners:   map[model.SliceName]model.ServiceName{},
 		triggers: map[model.ServiceName][]trigger{},
 		failed:   map[model.ServiceName]struct{}{},
+		udp:      map[model.ServiceName]struct{}{},
 		started:  o.Now(),
 		stale:    newStaleFlows(o.EndStale, o.Log),
 	}
@@ -236,6 +241,10 @@ func (r *Reconciler) work() {
 	if at, ok := r.Writer.Due(); ok && !at.After(now) {
 		if err := r.Writer.Collect().Err(); err != nil {
 			r.Log.Warn("removing what is not used any more failed, it is tried again", "err", err)
+		}
+		if r.checkAgain {
+			r.stale.check()
+			_, r.checkAgain = r.Writer.Due()
 		}
 	}
 	if !r.synced || !r.addressesKnown || now.Before(r.lastPass.Add(r.MinSyncPeriod)) {

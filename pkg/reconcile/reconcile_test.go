@@ -126,6 +126,9 @@ type fakeWriter struct {
 	mu     sync.Mutex
 	writes []string
 	fail   map[model.ServiceName]error
+	// due is when the first of so many collections is due.
+	due         time.Time
+	collections int
 }
 
 func (f *fakeWriter) note(s string) {
@@ -185,8 +188,26 @@ func (f *fakeWriter) Prune(keep func(model.ServiceName) bool) writer.Result {
 	return writer.Result{}
 }
 
-func (f *fakeWriter) Due() (time.Time, bool) { return time.Time{}, false }
-func (f *fakeWriter) Collect() writer.Result { return writer.Result{} }
+// collectable makes something due that many times, each after longer than two looks at the sockets are apart.
+func (f *fakeWriter) collectable(times int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.due, f.collections = time.Now().Add(2*stalePause), times
+}
+
+func (f *fakeWriter) Due() (time.Time, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.due, f.collections > 0
+}
+
+func (f *fakeWriter) Collect() writer.Result {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.collections--
+	f.due = f.due.Add(2 * stalePause)
+	return writer.Result{}
+}
 
 // fakeObserver notes the passes and problems.
 type fakeObserver struct {
@@ -289,21 +310,51 @@ func TestTheNodeDecidesWhichAddressesServeNodePorts(t *testing.T) {
 	w.eventually("node ports on the new address", func() bool { return w.writer.has("node ports on 192.0.2.2") })
 }
 
-func TestUDPSocketsAreLookedThroughWhenAUDPServiceHasChanged(t *testing.T) {
+func TestUDPSocketsAreLookedThroughWhenUDPBackendsMayHaveGone(t *testing.T) {
 	w := start(t)
 	w.addresses <- local
-	w.send(service("a", model.TCP), source.Synced{})
-	w.eventually("the first pass", func() bool { _, n := w.observer.last(); return n == 1 })
-	select {
-	case <-w.stale:
-		t.Error("looked through for a TCP Service")
-	default:
+	w.send(source.Synced{})
+	for _, row := range []struct {
+		what  string
+		event source.Event
+		looks bool
+	}{
+		{"the first pass, about what an earlier agent left", nil, true},
+		{"a TCP Service", service("a", model.TCP), false},
+		{"a UDP Service", service("b", model.UDP), true},
+		{"a UDP Service that turns into a TCP one", service("b", model.TCP), true},
+		{"what is now a TCP Service", source.DeleteService{Name: name("b")}, false},
+		{"another UDP Service", service("c", model.UDP), true},
+		{"a UDP Service that goes", source.DeleteService{Name: name("c")}, true},
+	} {
+		_, before := w.observer.last()
+		if row.event != nil {
+			w.send(row.event)
+			w.eventually("a pass", func() bool { _, n := w.observer.last(); return n > before })
+		}
+		if row.looks {
+			w.awaitLook(row.what)
+		}
+		select {
+		case <-w.stale:
+			t.Errorf("looked through once more for %s", row.what)
+		default:
+		}
 	}
-	w.send(service("b", model.UDP))
+	w.writer.collectable(2)
+	w.send(service("c", model.UDP))
+	for _, what := range []string{"the pass", "the first collection", "the last one"} {
+		w.awaitLook(what)
+	}
+}
+
+// awaitLook waits until the sockets are looked through.
+func (w *world) awaitLook(why string) {
+	w.t.Helper()
 	select {
 	case <-w.stale:
 	case <-time.After(10 * time.Second):
-		t.Error("not looked through after the change of a UDP Service")
+		w.t.Errorf("not looked through for %s", why)
 	}
 }
 
