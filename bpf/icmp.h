@@ -27,7 +27,8 @@ static __noinline int quoted_checksum_update(struct __sk_buff *skb, const struct
 	__u32 from = 0, to;
 	__s64 checksum_change;
 
-	if (!offset || bpf_skb_load_bytes(skb, packet->inner_l4 + offset, &from, sizeof(__u16)))
+	if (!offset || !packet_has(packet, packet->inner_l4 + offset, sizeof(__u16)) ||
+	    bpf_skb_load_bytes(skb, packet->inner_l4 + offset, &from, sizeof(__u16)))
 		return 0;
 	if (!from && packet->tuple.protocol == IPPROTO_UDP)
 		return 0;

@@ -9,6 +9,8 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -88,6 +90,7 @@ enum parsed {
 
 enum packet_limit {
 	EXTENSION_HEADERS = 6,
+	QUOTED_BYTES = 8, /* of the transport header, at least, in an ICMP error */
 	VLAN_ID_MASK = 0x0fff,
 	IPV4_DF = 0x4000,
 	IPV4_MF = 0x2000,
@@ -316,6 +319,12 @@ static __always_inline enum parsed sctp_parse(struct __sk_buff *skb, struct pack
 	return PARSED;
 }
 
+/* Whether so many bytes from an offset are the packet's: behind it a frame may have padding that looks like more. */
+static __always_inline bool packet_has(const struct packet *packet, __u32 offset, __u32 bytes)
+{
+	return offset + bytes <= packet->l3 + packet->length;
+}
+
 static __always_inline bool icmp_is_error(__u8 protocol, __u8 type)
 {
 	if (protocol == IPPROTO_ICMPV6)
@@ -377,12 +386,20 @@ static __noinline enum parsed icmp_parse(struct __sk_buff *skb, struct packet *p
 	    end->protocol != IPPROTO_SCTP)
 		return PARSED_OTHER;
 	packet->inner_l4 = end->offset;
-	if (bpf_skb_load_bytes(skb, packet->inner_l4, ports, sizeof(ports)))
+	if (!packet_has(packet, packet->inner_l4, QUOTED_BYTES) ||
+	    bpf_skb_load_bytes(skb, packet->inner_l4, ports, sizeof(ports)))
 		return PARSED_OTHER;
 	packet->tuple.protocol = end->protocol;
 	packet->tuple.destination_port = port_from_be(ports[0]);
 	packet->tuple.source_port = port_from_be(ports[1]);
 	return PARSED;
+}
+
+static __always_inline __u32 transport_bytes(__u8 protocol)
+{
+	if (protocol == IPPROTO_TCP)
+		return sizeof(struct tcphdr);
+	return protocol == IPPROTO_UDP ? sizeof(struct udphdr) : sizeof(struct sctp_start);
 }
 
 static __always_inline enum parsed transport_parse(struct __sk_buff *skb, struct packet *packet,
@@ -408,6 +425,8 @@ static __always_inline enum parsed transport_parse(struct __sk_buff *skb, struct
 	/* Ports of later fragments are those of the first (fragment.h). */
 	if (packet->flags & PACKET_LATER_FRAGMENT)
 		return PARSED;
+	if (!packet_has(packet, packet->l4, transport_bytes(packet->l4_protocol)))
+		return PARSED_MALFORMED;
 	if (packet->l4_protocol == IPPROTO_TCP)
 		return tcp_parse(skb, packet);
 	if (packet->l4_protocol == IPPROTO_UDP)
