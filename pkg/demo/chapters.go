@@ -222,7 +222,8 @@ func (s *story) connectionTo(wanted *server) *lab.Socket {
 }
 
 func (s *story) refused() error {
-	const atOnce = 100 * time.Millisecond
+	// Whoever sends a SYN that nobody answers waits at least this long, for the second one.
+	const atOnce = time.Second
 	for _, row := range []struct {
 		address netip.AddrPort
 		why     string

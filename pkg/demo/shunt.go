@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	settlePatience = 10 * time.Second
+	settlePatience = 20 * time.Second
 	settlePause    = 20 * time.Millisecond
 	quotedLogLines = 15
 )

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shunt-lb/shunt/pkg/attach"
 	"github.com/shunt-lb/shunt/pkg/loader"
@@ -73,17 +74,19 @@ func (g *group) having(servers ...int) programService {
 // owns says that a server belongs to the group.
 func (g *group) owns(server string) bool { return strings.HasPrefix(server, g.name+"-") }
 
+// steady leaves enough of the machine to the programs under test; without a pause a connect follows the other.
+var steady = process.ConnectsRequest{Workers: 1, Pause: time.Millisecond}
+
 // hammer keeps connecting to each group from processes of their own until stop, which checks that no connect failed
 // and none reached a server of another group.
-func hammer(t *testing.T, node *lab.Node, workers int, groups ...*group) (stop func()) {
+func hammer(t *testing.T, node *lab.Node, how process.ConnectsRequest, groups ...*group) (stop func()) {
 	t.Helper()
 	series := map[*group][]*lab.Series{}
 	for _, g := range groups {
 		for range 2 {
 			client := node.Pod(lab.PodOptions{}).Process()
-			series[g] = append(series[g], client.StartConnects(process.ConnectsRequest{
-				Network: tcp, Address: g.address, Workers: workers,
-			}))
+			how.Network, how.Address = tcp, g.address
+			series[g] = append(series[g], client.StartConnects(how))
 		}
 	}
 	return func() {
@@ -129,7 +132,7 @@ func TestADeathBetweenAnyTwoMapOperationsIsHealedAndNoConnectFails(t *testing.T)
 		return err == nil
 	}
 	run(states[0], 0)
-	stop := hammer(t, node, 1, stable, changing)
+	stop := hammer(t, node, steady, stable, changing)
 	deaths := 0
 	for from := range states {
 		to := states[(from+1)%len(states)]
@@ -219,7 +222,7 @@ func TestConnectsDuringTenThousandChangesReachTheOldOrTheNewSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := node.Pod(lab.PodOptions{}).Process()
-	stop := hammer(t, node, 2, groups...)
+	stop := hammer(t, node, process.ConnectsRequest{Workers: 2}, groups...)
 	for i := 1; i <= changesToMake; i++ {
 		g := groups[i%len(groups)]
 		state := g.having(sets[i/len(groups)%len(sets)]...)

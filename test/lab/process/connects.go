@@ -78,6 +78,7 @@ func (l *loop) work() {
 			servers[server]++
 		}
 		slowest = max(slowest, time.Since(begin))
+		time.Sleep(l.request.Pause)
 	}
 	l.mutex.Lock()
 	defer l.mutex.Unlock()

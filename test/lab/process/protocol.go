@@ -134,6 +134,7 @@ type ConnectsRequest struct {
 	Count   int            `json:"count"`
 	Workers int            `json:"workers"`
 	Timeout time.Duration  `json:"timeout"` // per connection
+	Pause   time.Duration  `json:"pause"`   // after each, to leave the machine to others
 	Silent  bool           `json:"silent,omitempty"`
 }
 
