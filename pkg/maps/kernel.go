@@ -118,22 +118,6 @@ func (k *Kernel) openPin(dir, name string, o Options) error {
 	return checkShape(name, m)
 }
 
-// New is over maps that the caller has open, by name. The maps stay the caller's: do not Close the Kernel.
-func New(opened map[string]*ebpf.Map) (*Kernel, error) {
-	k := &Kernel{maps: map[string]*ebpf.Map{}}
-	for name := range shapes() {
-		m := opened[name]
-		if m == nil {
-			return nil, fmt.Errorf("use maps: map %s is missing", name)
-		}
-		if err := checkShape(name, m); err != nil {
-			return nil, fmt.Errorf("use maps: %w", err)
-		}
-		k.maps[name] = m
-	}
-	return k, nil
-}
-
 func checkShape(name string, m *ebpf.Map) error {
 	s := shapes()[name]
 	if m.KeySize() != uint32(s.key) || s.value != 0 && m.ValueSize() != uint32(s.value) {

@@ -316,9 +316,6 @@ func eachCPUs[V any](m *ebpf.Map, n uint32, visit func(cpus []V)) error {
 		size := min(batchSize, n-read)
 		keys, values := make([]uint32, size), make([]V, int(size)*cpus)
 		got, err := m.BatchLookup(&cursor, keys, values, nil)
-		if errors.Is(err, ebpf.ErrNotSupported) {
-			return eachCPUsSingly(m, n, visit)
-		}
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return err
 		}
@@ -329,18 +326,6 @@ func eachCPUs[V any](m *ebpf.Map, n uint32, visit func(cpus []V)) error {
 		if got == 0 {
 			return fmt.Errorf("ended at element %d of %d", read, n)
 		}
-	}
-	return nil
-}
-
-// eachCPUsSingly is for kernels before 5.13, which have no batches for per-CPU arrays.
-func eachCPUsSingly[V any](m *ebpf.Map, n uint32, visit func(cpus []V)) error {
-	for i := range n {
-		var cpus []V
-		if err := m.Lookup(i, &cpus); err != nil {
-			return err
-		}
-		visit(cpus)
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func put[K, V any](k *Kernel, name string, keys []K, values []V) (int, error) {
 			if err == nil {
 				return len(keys), nil
 			}
-			if n < rest && !errors.Is(err, ebpf.ErrNotSupported) {
+			if n < rest {
 				done += n
 			}
 		}
@@ -150,7 +150,7 @@ func remove[K any](k *Kernel, name string, keys []K) (int, error) {
 			if err == nil {
 				return len(keys), nil
 			}
-			if n < rest && !errors.Is(err, ebpf.ErrNotSupported) {
+			if n < rest {
 				done += n
 			}
 		}
