@@ -102,7 +102,7 @@ func FuzzWalk(f *testing.F) {
 // between returns two states that have something to do with each other.
 func between(seed uint64) (from, to desired) {
 	d := randomDice(seed)
-	for from == nil || len(from) < 2 || len(to) < 2 {
+	for len(from) < 2 || len(to) < 2 {
 		from, to = d.state(), d.state()
 	}
 	return from, to

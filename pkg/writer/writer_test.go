@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shunt-lb/shunt/pkg/maps"
 	"github.com/shunt-lb/shunt/pkg/model"
@@ -163,6 +165,52 @@ func TestNothingIsRemovedBeforePruneSaysWhatIsDesired(t *testing.T) {
 	if _, there, _ := c.fake.Address(maps.AddressOf(netip.MustParseAddr("10.96.0.3"))); !there {
 		t.Error("the address without a frontend was removed")
 	}
+}
+
+func TestARestartDoesNothingWhenNothingHasChanged(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		c := newChecker(t, nil)
+		d := randomDice(seed).state()
+		w := c.fresh()
+		c.write(w, desired{}, d)
+		c.settle(w)
+		before := c.fake.Operations()
+		w = c.restart()
+		c.write(w, d, d)
+		c.prune(w, d)
+		c.settle(w)
+		if n := c.fake.Operations() - before; n != 0 {
+			t.Fatalf("seed %d: %d operations", seed, n)
+		}
+	}
+}
+
+func TestMemoryIsGivenBack(t *testing.T) {
+	c := &checker{t: t, fake: maps.NewFake(nil), now: time.Unix(0, 0)}
+	w := c.fresh()
+	all := desired{}
+	for i := range 2000 {
+		ports := simple(i, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+		all[ports[0].Name.ServiceName] = ports
+	}
+	var heap []uint64
+	for range 6 {
+		for _, way := range [][]plan.Change{changes(desired{}, all), changes(all, desired{})} {
+			if err := w.Write(way).Err(); err != nil {
+				t.Fatal(err)
+			}
+			c.settle(w)
+		}
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		heap = append(heap, m.HeapAlloc)
+	}
+	if heap[5] > heap[1]+heap[1]/10 {
+		t.Errorf("bytes in use after each round: %v", heap)
+	}
+	runtime.KeepAlive(w)
 }
 
 func TestASwitchThatFailsDoesNotLeaveAFrontendWithAnotherService(t *testing.T) {
