@@ -147,9 +147,9 @@ static __always_inline enum chosen choice_answer(struct choice *choice, enum cho
 	return chosen;
 }
 
-static __always_inline enum chosen backend_of(struct __sk_buff *skb, const struct packet *packet,
-					      const struct service *service, struct choice *choice,
-					      __u32 hook)
+static __noinline enum chosen backend_of(struct __sk_buff *skb, const struct packet *packet,
+					 const struct service *service, struct choice *choice,
+					 __u32 hook)
 {
 	struct client client = {.address = packet->tuple.source};
 	/* The node's own processes are in the cluster, as its pods. */
@@ -221,9 +221,8 @@ static __always_inline enum routed source_choose(struct __sk_buff *skb, const st
 }
 
 /* Opens the flow to the chosen backend; returns a reason if it cannot, else 0. */
-static __always_inline __u32 choice_open(struct __sk_buff *skb, const struct packet *packet,
-					 const struct choice *choice, __u32 hook,
-					 struct translation *to)
+static __noinline __u32 choice_open(struct __sk_buff *skb, const struct packet *packet,
+				    const struct choice *choice, __u32 hook, struct translation *to)
 {
 	if (source_choose(skb, packet, choice, hook, to) != ROUTED)
 		return REASON_NO_ROUTE;
