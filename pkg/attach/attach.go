@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/shunt-lb/shunt/pkg/loader"
+	"golang.org/x/sys/unix"
 )
 
 // LinksName is the directory of the links in the pin directory.
@@ -185,12 +186,28 @@ func Detach(d *loader.Directory) error {
 		return fmt.Errorf("read directory of links: %w", err)
 	}
 	for _, e := range entries {
-		if err := os.Remove(filepath.Join(directory, e.Name())); err != nil {
-			return fmt.Errorf("remove link: %w", err)
+		if err := detach(filepath.Join(directory, e.Name())); err != nil {
+			return fmt.Errorf("detach %s: %w", e.Name(), err)
 		}
 	}
 	if err := os.Remove(directory); err != nil {
 		return fmt.Errorf("remove directory of links: %w", err)
+	}
+	return nil
+}
+
+// detach takes the program off at once: without its pin the kernel would do so too, some time later.
+func detach(path string) error {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return fmt.Errorf("open link: %w", err)
+	}
+	defer l.Close()
+	if err := l.Detach(); err != nil && !errors.Is(err, unix.ENOLINK) {
+		return err
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove link: %w", err)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capacity is how much can be programmed. A zero is filled in from the node's memory.
+// Capacity is how much can be programmed. A zero leaves a pinned map as it is; a new one is sized by the node's memory.
 type Capacity struct {
 	// Services sizes services, addresses, service_names and service_stats.
 	Services uint32
@@ -71,6 +71,15 @@ func (c Capacity) entries() map[string]uint32 {
 		maps.MapAffinity:     c.Affinity,
 		maps.MapSourceRanges: c.SourceRanges,
 	}
+}
+
+// asked returns the maps whose size is not left to the default.
+func (c Capacity) asked() map[string]bool {
+	asked := map[string]bool{}
+	for name, entries := range c.entries() {
+		asked[name] = entries != 0
+	}
+	return asked
 }
 
 // powerOfTwo rounds n down.

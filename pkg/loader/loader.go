@@ -58,11 +58,13 @@ type Datapath struct {
 	Maps map[string]*ebpf.Map
 	// Fresh tells that nothing was pinned before.
 	Fresh bool
-	// Resized are the maps whose size is not, or no longer, what it was; see Resize.
+	// Resized are the maps that could not be given the size that was asked for; see Resize.
 	Resized  []Resize
 	Features Features
 
 	directory *Directory
+	// asked are the maps whose size was asked for; the others keep the size that they have.
+	asked map[string]bool
 }
 
 // Load brings the programs into the kernel, over the maps that are pinned in the directory or, where there are none,
@@ -81,7 +83,9 @@ func Load(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Datapath{Maps: map[string]*ebpf.Map{}, Features: has, directory: o.Directory}
+	d := &Datapath{
+		Maps: map[string]*ebpf.Map{}, Features: has, directory: o.Directory, asked: o.Capacity.asked(),
+	}
 	if err := d.load(spec, o.Log); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -34,18 +34,6 @@ func (e *LayoutError) Error() string {
 // Is makes a LayoutError an ErrLayout.
 func (e *LayoutError) Is(target error) bool { return target == ErrLayout }
 
-// Resize is a map whose size is not what was asked for.
-type Resize struct {
-	Map            string
-	Pinned, Wanted uint32
-}
-
-// String says it in a sentence.
-func (r Resize) String() string {
-	return fmt.Sprintf("map %s stays at %d elements, %d were asked for: its size changes with `shunt cleanup` and a "+
-		"new start", r.Map, r.Pinned, r.Wanted)
-}
-
 // openMaps opens or makes and pins each map of the spec, meta first: it tells the layout of the others.
 func (d *Datapath) openMaps(spec *ebpf.CollectionSpec) error {
 	if err := d.openMeta(spec.Maps[maps.MapMeta]); err != nil {
@@ -137,10 +125,25 @@ func (d *Datapath) openMap(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 			spec.ValueSize, spec.Flags)}
 	}
 	if m.MaxEntries() != spec.MaxEntries {
-		d.Resized = append(d.Resized, Resize{Map: spec.Name, Pinned: m.MaxEntries(), Wanted: spec.MaxEntries})
-		spec.MaxEntries = m.MaxEntries()
+		d.fit(spec, m)
 	}
-	return m, nil
+	return d.Maps[spec.Name], nil
+}
+
+// fit gives the pinned map the size of the spec if that was asked for and is possible, else the spec that of the map.
+func (d *Datapath) fit(spec *ebpf.MapSpec, pinned *ebpf.Map) {
+	if !d.asked[spec.Name] {
+		spec.MaxEntries = pinned.MaxEntries()
+		return
+	}
+	fresh, err := d.resize(spec, pinned)
+	if err != nil {
+		d.Resized = append(d.Resized, Resize{spec.Name, pinned.MaxEntries(), spec.MaxEntries, err})
+		spec.MaxEntries = pinned.MaxEntries()
+		return
+	}
+	d.Maps[spec.Name] = fresh
+	pinned.Close()
 }
 
 func (d *Datapath) makeMap(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {

@@ -70,8 +70,9 @@ func (w *world) load(change ...func(*loader.Options)) {
 	w.must(err)
 	w.t.Cleanup(func() { datapath.Close() })
 	w.datapath = datapath
-	w.maps, err = maps.New(datapath.Maps)
+	w.maps, err = maps.Open(w.pins.Path, maps.Options{})
 	w.must(err)
+	w.t.Cleanup(w.maps.Close)
 	w.must(attach.Sockets(w.pins, w.node.CgroupRoot, datapath.Programs))
 }
 
