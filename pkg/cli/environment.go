@@ -3,9 +3,12 @@
 package cli
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 
+	"github.com/shunt-lb/shunt/pkg/config"
 	"github.com/shunt-lb/shunt/pkg/explain"
 	"github.com/shunt-lb/shunt/pkg/loader"
 	"github.com/shunt-lb/shunt/pkg/maps"
@@ -24,6 +27,10 @@ type environment struct {
 	// gather reads the node for doctor.
 	gather gatherFacts
 	clean  cleaner
+	// agent is agent.Run.
+	agent func(context.Context, *config.Config, func(context.Context) error, *slog.Logger) error
+	// settings are the kernel's.
+	settings config.Files
 }
 
 // commonFlags are the flags that all commands share.

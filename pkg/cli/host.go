@@ -15,7 +15,9 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/shunt-lb/shunt/pkg/agent"
 	"github.com/shunt-lb/shunt/pkg/attach"
+	"github.com/shunt-lb/shunt/pkg/config"
 	"github.com/shunt-lb/shunt/pkg/doctor"
 	"github.com/shunt-lb/shunt/pkg/explain"
 	"github.com/shunt-lb/shunt/pkg/loader"
@@ -32,6 +34,8 @@ func hostEnvironment() environment {
 		datapath:  readDatapath,
 		gather:    doctor.Gather,
 		clean:     hostCleaner(),
+		agent:     agent.Run,
+		settings:  config.OSFiles{},
 	}
 }
 

@@ -45,7 +45,7 @@ func newRoot(env environment) *cobra.Command {
 	root.PersistentFlags().StringVar(&common.bpffs, "bpffs", "/sys/fs/bpf",
 		"where the BPF file system is mounted; shunt's state is below its directory shunt")
 	for _, command := range []func() *cobra.Command{
-		newAgentCommand,
+		func() *cobra.Command { return newAgentCommand(common.env) },
 		func() *cobra.Command { return newServicesCommand(common) },
 		func() *cobra.Command { return newBackendsCommand(common) },
 		func() *cobra.Command { return newAffinityCommand(common) },
