@@ -47,7 +47,8 @@ func (t *teller) paint(s style, text string) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// line prints one line. When the reader has gone (shunt demo | head) the signal ends the program, and the janitor cleans.
+// line prints one line. When the reader has gone (shunt demo | head) the signal ends the program, and the lab's janitor
+// cleans.
 func (t *teller) line(text string) { _, _ = fmt.Fprintln(t.output, strings.TrimRight(text, " ")) }
 
 func (t *teller) opening() {
