@@ -22,9 +22,6 @@ enum snat_limit {
 	CLIENT_PORT_COUNT = 65536 - 1024,
 };
 
-/* A flow that was idle for less keeps its port, whoever needs one. */
-#define PORT_IDLE_NS 30000000000ULL
-
 enum opened {
 	OPENED = 0,
 	/* Another CPU has opened it meanwhile. */
@@ -133,10 +130,16 @@ static long port_try(__u32 attempt, struct port_search *search)
 	return search->found;
 }
 
-/* Takes the port of the flow that was idle longest of those in the way. */
+/*
+ * Takes the port of the flow that was idle longest of those in the way. One that was idle for less than an unanswered
+ * datagram is remembered keeps its port, whoever needs one.
+ */
 static __always_inline bool port_replace(struct flow_draft *draft)
 {
-	if (!draft->oldest_port || age_ns(draft->now_ns, draft->oldest_ns) < PORT_IDLE_NS)
+	const struct packet_settings *settings = packet_settings_get();
+
+	if (!settings || !draft->oldest_port ||
+	    age_ns(draft->now_ns, draft->oldest_ns) < settings->udp_unreplied_ns)
 		return false;
 	draft->reply.destination_port = draft->oldest_port;
 	if (conntrack_find(&draft->reply, &draft->other_to))

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -88,6 +89,11 @@ func newWorld(t testing.TB) *world {
 	w.clear()
 	w.nextBackend = 1
 	w.settings = maps.DefaultPacketSettings()
+	// Short timeouts: a machine may not be up for long, and its clock has no negative times.
+	w.settings.TCPSynNs, w.settings.TCPEstablishedNs = uint64(5*time.Second), uint64(10*time.Second)
+	w.settings.TCPCloseWaitNs, w.settings.TCPClosingNs = uint64(8*time.Second), uint64(6*time.Second)
+	w.settings.ResetNs, w.settings.SCTPEstablishedNs = uint64(4*time.Second), uint64(10*time.Second)
+	w.settings.UDPUnrepliedNs, w.settings.UDPRepliedNs = uint64(5*time.Second), uint64(10*time.Second)
 	w.settings.FlowCapacity = flowCapacity
 	w.settings.Pods[0] = prefixOf("10.244.1.0/24")
 	w.settings.Pods[1] = prefixOf("fd00:244:1::/64")
