@@ -116,7 +116,7 @@ func List(bpffs string) ([]Attachment, error) {
 	}
 	var attachments []Attachment
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), halfMade) {
+		if e.IsDir() || strings.HasSuffix(e.Name(), halfMade) {
 			continue
 		}
 		a, err := inspect(filepath.Join(directory, e.Name()))
@@ -175,7 +175,7 @@ func Verify(bpffs, cgroup string, programs []string) error {
 	return errors.Join(errs...)
 }
 
-// Detach takes all programs off: it removes the pinned links, and with them the programs.
+// Detach takes all programs off the cgroup: it removes the pinned links, and with them the programs.
 func Detach(d *loader.Directory) error {
 	directory := filepath.Join(d.Path, LinksName)
 	entries, err := os.ReadDir(directory)
@@ -186,11 +186,25 @@ func Detach(d *loader.Directory) error {
 		return fmt.Errorf("read directory of links: %w", err)
 	}
 	for _, e := range entries {
+		if e.IsDir() {
+			continue
+		}
 		if err := detach(filepath.Join(directory, e.Name())); err != nil {
 			return fmt.Errorf("detach %s: %w", e.Name(), err)
 		}
 	}
-	if err := os.Remove(directory); err != nil {
+	return nil
+}
+
+// DetachAll takes all programs off everything.
+func DetachAll(d *loader.Directory) error {
+	if err := Detach(d); err != nil {
+		return err
+	}
+	if err := DetachPackets(d); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(d.Path, LinksName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove directory of links: %w", err)
 	}
 	return nil
@@ -220,7 +234,7 @@ func Cleanup(bpffs string) error {
 		return err
 	}
 	defer d.Close()
-	if err := Detach(d); err != nil {
+	if err := DetachAll(d); err != nil {
 		return err
 	}
 	return loader.RemovePins(d)

@@ -97,7 +97,7 @@ func removeShunt(bpffs string, force bool) error {
 		return err
 	}
 	unlocked := &loader.Directory{Path: pins}
-	if err := attach.Detach(unlocked); err != nil {
+	if err := attach.DetachAll(unlocked); err != nil {
 		return err
 	}
 	return loader.RemovePins(unlocked)

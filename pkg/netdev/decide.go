@@ -77,8 +77,9 @@ var packetKinds = []string{
 	"ppp",
 }
 
-// packetLayers are the link layers without a header.
-var packetLayers = []string{"none", "ipip", "tunnel6", "sit", "gre", "gre6", "ppp", "rawip"}
+// packetLayers are the link layers without a header, in the words of the netlink library, which has none for IP6GRE (823)
+// and raw IP (519).
+var packetLayers = []string{"none", "ipip", "tunnel6", "sit", "gre", "unknown823", "ppp", "unknown519"}
 
 // podKinds are the devices behind which something of this node's own is, a pod or a virtual machine.
 var podKinds = []string{"veth", "netkit", "tun", "tuntap"}
