@@ -4,6 +4,16 @@ package maps
 
 import "time"
 
+// The names of the packet path's maps, which are also those of their pins.
+const (
+	MapConntrack      = "conntrack"
+	MapConntrackRing  = "conntrack_ring"
+	MapFragments      = "fragments"
+	MapPacketStats    = "packet_stats"
+	MapPacketSettings = "packet_settings"
+	MapDevices        = "devices"
+)
+
 // ConntrackKey is the key of conntrack (struct conntrack_key): a packet's own tuple.
 type ConntrackKey struct {
 	Source          Address
