@@ -23,6 +23,7 @@ demo: build ## a node in network namespaces, and the story of one connection (ro
 
 .PHONY: test
 test: ## all tests, the quick part of the slow suites included (root)
+	@[ "$$(id -u)" = 0 ] || { echo "make test needs root: most tests load programs and make namespaces; make test-unit does without" >&2; exit 1; }
 	go test -timeout 20m ./...
 
 .PHONY: test-unit

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/shunt-lb/shunt/pkg/config"
 	"github.com/shunt-lb/shunt/pkg/events"
@@ -23,6 +24,9 @@ import (
 	"github.com/shunt-lb/shunt/pkg/source"
 	"github.com/shunt-lb/shunt/pkg/version"
 )
+
+// auditPeriod is the pause between two parts of the audit, of which there is one for each map.
+const auditPeriod = time.Minute
 
 // agent is the running parts.
 type agent struct {
@@ -128,7 +132,9 @@ func (a *agent) reconciler(from source.Source, reporter *events.Recorder) *recon
 		WatchAddresses: func(ctx context.Context, changed func([]netip.Addr)) error {
 			return netdev.WatchAddresses(ctx, a.log, changed)
 		},
-		EndStale: a.datapath.endStale(),
+		EndStale:    a.datapath.endStale(),
+		Audit:       func() (string, error) { return a.datapath.writer.Audit(a.datapath.kernel) },
+		AuditPeriod: auditPeriod,
 		Observer: newObserver(observer{
 			proxy: a.proxy, services: a.services, metrics: a.metrics, reporter: reporter, log: a.log,
 			nodeChanged: a.nodeChanged, nodeOptional: a.cfg.Manifests != "",

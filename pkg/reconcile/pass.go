@@ -3,6 +3,7 @@
 package reconcile
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -11,18 +12,20 @@ import (
 	"github.com/shunt-lb/shunt/pkg/writer"
 )
 
-// pass plans and writes what has changed; with retry, also what has failed before.
+// pass plans and writes what has changed; with retry, also what has failed before. The first pass, and one after the
+// audit has found a difference, are full.
 func (r *Reconciler) pass(retry bool) {
-	p := Pass{Started: r.Now(), Full: r.lastPass.IsZero()}
+	p := Pass{Started: r.Now(), Full: r.full}
 	if p.Full {
+		r.full, r.auditAt = false, p.Started.Add(r.AuditPeriod)
 		r.evaluateNode()
 	}
-	if r.addressesChanged || retry && r.addressesFailed {
+	if p.Full || r.addressesChanged || retry && r.addressesFailed {
 		result := r.Writer.SetNodeAddresses(r.nodePortAddresses(), r.onNode)
 		r.addressesChanged, r.addressesFailed = false, len(result.Failures) > 0
 		p.add(result)
 	}
-	changes := r.changes(retry)
+	changes := r.changes(p.Full, retry)
 	p.Services = len(changes)
 	p.add(r.Writer.Write(changes))
 	if p.Full {
@@ -40,16 +43,16 @@ func (p *Pass) add(result writer.Result) {
 }
 
 // changes returns the desired state of the Services that the pass is about.
-func (r *Reconciler) changes(retry bool) []plan.Change {
+func (r *Reconciler) changes(full, retry bool) []plan.Change {
 	names := r.Model.TakeDirty()
-	if retry {
-		for name := range r.failed {
-			if _, dirty := slices.BinarySearchFunc(names, name, model.ServiceName.Compare); !dirty {
-				names = append(names, name)
-			}
-		}
-		slices.SortFunc(names, model.ServiceName.Compare)
+	if full {
+		names = append(names, r.Model.Services()...)
 	}
+	if retry {
+		names = slices.AppendSeq(names, maps.Keys(r.failed))
+	}
+	slices.SortFunc(names, model.ServiceName.Compare)
+	names = slices.Compact(names)
 	changes := make([]plan.Change, len(names))
 	for i, name := range names {
 		changes[i] = plan.Change{Service: name, Ports: r.Model.Desired(name)}
@@ -62,13 +65,17 @@ func (r *Reconciler) changes(retry bool) []plan.Change {
 func (r *Reconciler) settle(changes []plan.Change, p *Pass) {
 	failed := map[model.ServiceName]struct{}{}
 	for _, f := range p.Failures {
-		failed[f.Port.ServiceName] = struct{}{}
+		if f.Port.ServiceName != (model.ServiceName{}) {
+			failed[f.Port.ServiceName] = struct{}{}
+			// Not only of the changes: a Service that was to be removed, or that a frontend was taken from, is to be
+			// tried again as well.
+			r.failed[f.Port.ServiceName] = struct{}{}
+		}
 	}
 	now, udp := r.Now(), p.Full // an earlier agent's Services may be gone altogether
 	for _, c := range changes {
 		udp = r.concernsUDP(c) || udp
 		if _, again := failed[c.Service]; again {
-			r.failed[c.Service] = struct{}{}
 			continue
 		}
 		delete(r.failed, c.Service)
@@ -96,6 +103,21 @@ func (r *Reconciler) concernsUDP(c plan.Change) bool {
 		delete(r.udp, c.Service)
 	}
 	return has || had
+}
+
+// audit compares a part of what is programmed with what this process has written. Something else may have written to
+// the maps, or a bug of ours; either way all is written again.
+func (r *Reconciler) audit() {
+	r.auditAt = r.Now().Add(r.AuditPeriod)
+	difference, err := r.Audit()
+	if err != nil {
+		r.Log.Warn("looking whether the maps are as they were written failed", "err", err)
+		return
+	}
+	if difference != "" {
+		r.Log.Error("the maps are not as they were written, everything is written again", "difference", difference)
+		r.full = true
+	}
 }
 
 // schedule sets the time of the next attempt.

@@ -79,7 +79,12 @@ type Options struct {
 	WatchAddresses func(context.Context, func([]netip.Addr)) error
 	// EndStale ends connected UDP sockets whose backend has gone and returns how many; nil: they stay.
 	EndStale func() (int, error)
-	Observer Observer
+	// Audit compares a part of the maps with the writer's mirror, the next part at each call, and says in words how
+	// they differ; the writer's mirror is then what it has found. nil: no audit.
+	Audit func() (difference string, err error)
+	// AuditPeriod is the pause between two calls of Audit.
+	AuditPeriod time.Duration
+	Observer    Observer
 	// MinSyncPeriod is the pause between two passes, SyncPeriod the longest between two attempts of a failed one.
 	MinSyncPeriod, SyncPeriod time.Duration
 	Log                       *slog.Logger
@@ -92,6 +97,9 @@ type Reconciler struct {
 	Options
 
 	synced bool
+	// full: the next pass writes all Services and removes all others.
+	full    bool
+	auditAt time.Time
 	// uids of the Services, for Kubernetes Events.
 	uids map[model.ServiceName]string
 	// owners of the slices, to find a slice's Service when it goes.
@@ -136,6 +144,7 @@ func New(o Options) *Reconciler {
 		failed:   map[model.ServiceName]struct{}{},
 		udp:      map[model.ServiceName]struct{}{},
 		started:  o.Now(),
+		full:     true,
 		stale:    newStaleFlows(o.EndStale, o.Log),
 	}
 }
@@ -229,7 +238,10 @@ func (r *Reconciler) nextDue() (time.Time, bool) {
 	if !r.retryAt.IsZero() {
 		earlier(r.retryAt)
 	}
-	if r.synced && (r.Model.Dirty() || r.addressesChanged) {
+	if r.auditDue() {
+		earlier(r.auditAt)
+	}
+	if r.synced && r.addressesKnown && (r.full || r.Model.Dirty() || r.addressesChanged) {
 		earlier(r.lastPass.Add(r.MinSyncPeriod))
 	}
 	return next, !next.IsZero()
@@ -250,8 +262,16 @@ func (r *Reconciler) work() {
 	if !r.synced || !r.addressesKnown || now.Before(r.lastPass.Add(r.MinSyncPeriod)) {
 		return
 	}
+	if r.auditDue() && !r.auditAt.After(now) {
+		r.audit()
+	}
 	retry := !r.retryAt.IsZero() && !r.retryAt.After(now)
-	if retry || r.addressesChanged || r.Model.Dirty() || r.lastPass.IsZero() {
+	if retry || r.full || r.addressesChanged || r.Model.Dirty() {
 		r.pass(retry)
 	}
+}
+
+// auditDue tells whether there is an audit to come: not before the first pass, and not while changes wait.
+func (r *Reconciler) auditDue() bool {
+	return r.Audit != nil && !r.lastPass.IsZero() && !r.Model.Dirty()
 }

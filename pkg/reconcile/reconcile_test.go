@@ -22,6 +22,7 @@ import (
 
 // world runs a Reconciler over fakes of everything around it.
 type world struct {
+	audits    chan string // what the audit finds
 	t         *testing.T
 	events    chan source.Event
 	addresses chan []netip.Addr
@@ -35,7 +36,7 @@ func start(t *testing.T) *world {
 	w := &world{
 		t: t, events: make(chan source.Event), addresses: make(chan []netip.Addr),
 		writer: &fakeWriter{fail: map[model.ServiceName]error{}}, observer: &fakeObserver{},
-		stale: make(chan struct{}, 100),
+		stale: make(chan struct{}, 100), audits: make(chan string, 1),
 	}
 	nodePorts, err := node.ParseNodePortAddresses(nil)
 	if err != nil {
@@ -54,7 +55,16 @@ func start(t *testing.T) *world {
 			}
 		},
 		EndStale: func() (int, error) { w.stale <- struct{}{}; return 1, nil },
-		Observer: w.observer, SyncPeriod: time.Second, Log: slog.New(slog.DiscardHandler),
+		Audit: func() (string, error) {
+			select {
+			case difference := <-w.audits:
+				return difference, nil
+			default:
+				return "", nil
+			}
+		},
+		AuditPeriod: time.Millisecond,
+		Observer:    w.observer, SyncPeriod: time.Second, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -129,6 +139,14 @@ type fakeWriter struct {
 	// due is when the first of so many collections is due.
 	due         time.Time
 	collections int
+	// notRemoved fails when it is pruned.
+	notRemoved model.ServiceName
+}
+
+func (f *fakeWriter) setPruneFailure(n model.ServiceName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.notRemoved = n
 }
 
 func (f *fakeWriter) note(s string) {
@@ -185,7 +203,11 @@ func (f *fakeWriter) Prune(keep func(model.ServiceName) bool) writer.Result {
 		}
 	}
 	f.note("prune all but " + strings.Join(kept, " "))
-	return writer.Result{}
+	if f.notRemoved == (model.ServiceName{}) {
+		return writer.Result{}
+	}
+	return writer.Result{Failures: []writer.Failure{{Port: model.ServicePortName{ServiceName: f.notRemoved},
+		Err: errors.New("not permitted")}}}
 }
 
 // collectable makes something due that many times, each after longer than two looks at the sockets are apart.
@@ -356,6 +378,26 @@ func (w *world) awaitLook(why string) {
 	case <-time.After(10 * time.Second):
 		w.t.Errorf("not looked through for %s", why)
 	}
+}
+
+func TestADifferenceThatTheAuditFindsWritesEverythingAgain(t *testing.T) {
+	w := start(t)
+	w.addresses <- local
+	w.send(service("a", model.TCP), service("b", model.TCP), source.Synced{})
+	w.eventually("the first pass", func() bool { _, n := w.observer.last(); return n == 1 })
+	w.audits <- "map services: 3 elements, 2 were written"
+	w.eventually("a second full pass", func() bool { p, n := w.observer.last(); return n == 2 && p.Full })
+	if got := w.writer.log(); !slices.Equal(got[len(got)/2:], got[:len(got)/2]) {
+		t.Errorf("the second full pass wrote other things than the first: %q", got)
+	}
+}
+
+func TestAFailureToRemoveIsTriedAgain(t *testing.T) {
+	w := start(t)
+	w.addresses <- local
+	w.writer.setPruneFailure(name("c"))
+	w.send(service("a", model.TCP), source.Synced{})
+	w.eventually("the removal of c", func() bool { return w.writer.has("write c") })
 }
 
 func TestRunEndsWithTheSourcesError(t *testing.T) {
