@@ -33,6 +33,16 @@ const (
 	SocketLBOff  SocketLB = "off"
 )
 
+// TCAttach says how the packet programs get onto devices.
+type TCAttach string
+
+// The values of TCAttach.
+const (
+	TCAttachAuto   TCAttach = "auto"
+	TCAttachTCX    TCAttach = "tcx"
+	TCAttachClsact TCAttach = "clsact"
+)
+
 // LocalMode says how a client is recognised as a pod of the cluster.
 type LocalMode string
 
@@ -93,6 +103,12 @@ type Config struct {
 	MaxSlots        uint32 `json:"maxSlots"`
 	MaxAffinity     uint32 `json:"maxAffinity"`
 	MaxSourceRanges uint32 `json:"maxSourceRanges"`
+	MaxFlows        uint32 `json:"maxFlows"`
+	// PacketPath translates packets on the node's devices, for clients without a socket here.
+	PacketPath bool `json:"packetPath"`
+	// Devices are patterns of names, with ! in front to exclude; none: chosen by kind.
+	Devices  []string `json:"devices"`
+	TCAttach TCAttach `json:"tcAttach"`
 
 	DetectLocalMode        LocalMode `json:"detectLocalMode"`
 	ClusterCIDRs           []string  `json:"clusterCIDR"`
@@ -149,6 +165,7 @@ func Default() Config {
 		BPFFS:                   "/sys/fs/bpf",
 		SocketLB:                SocketLBAll,
 		Algorithm:               AlgorithmRandom,
+		TCAttach:                TCAttachAuto,
 		DetectLocalMode:         LocalModeClusterCIDR,
 		NodePortAddresses:       []string{NodePortsPrimary},
 		LocalhostNodePorts:      true,

@@ -120,6 +120,13 @@ func (s *state) addDatapathFlags(fs *pflag.FlagSet) {
 	fs.Uint32Var(&c.MaxAffinity, "max-affinity", c.MaxAffinity, "capacity of map affinity (0: from memory)")
 	fs.Uint32Var(&c.MaxSourceRanges, "max-source-ranges", c.MaxSourceRanges,
 		"capacity of map source_ranges (0: from memory)")
+	fs.Uint32Var(&c.MaxFlows, "max-flows", c.MaxFlows, "flows that the packet path tracks at once (0: from memory)")
+	fs.BoolVar(&c.PacketPath, "packet-path", c.PacketPath,
+		"translate packets on the node's devices: for clients outside the cluster, and pods without a socket here")
+	fs.StringSliceVar(&c.Devices, "devices", c.Devices,
+		"devices for --packet-path: patterns of names, with ! in front to exclude (default: found by kind)")
+	fs.StringVar((*string)(&c.TCAttach), "tc-attach", string(c.TCAttach),
+		"how --packet-path gets onto devices: tcx (Linux 6.6), clsact, or auto for the first that the kernel has")
 
 	fs.StringVar((*string)(&c.DetectLocalMode), "detect-local-mode", string(c.DetectLocalMode),
 		"how pods are recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")

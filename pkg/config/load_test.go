@@ -251,6 +251,8 @@ func TestAnUnusableConfigurationIsAnErrorThatNamesTheField(t *testing.T) {
 		{args: []string{"--cluster-cidr=10.0.0.0/8,192.0.2.0/24"}, want: "of one family"},
 		{args: []string{"--cluster-cidr=10.0.0.0/8,fd00::/64,fd01::/64"}, want: "more than one of each"},
 		{args: []string{"--oom-score-adj=1001"}, want: "oomScoreAdj"},
+		{args: []string{"--tc-attach=xdp"}, want: "tcAttach"},
+		{args: []string{"--devices=eth["}, want: "devices"},
 		{args: []string{"--kube-api-burst=-1"}, want: "kubeAPIBurst"},
 		{args: []string{"--conntrack-min=-1"}, want: "conntrackMin"},
 		{args: []string{"--conntrack-max-per-core=-1"}, want: "conntrackMaxPerCore"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path"
 	"strconv"
 	"strings"
 
@@ -37,6 +38,13 @@ func (c *Config) Validate() error {
 		c.OOMScoreAdj)
 	check(c.SocketLB == SocketLBAll || c.SocketLB == SocketLBHost || c.SocketLB == SocketLBOff, "socketLB",
 		"%q is none of all, host, off", c.SocketLB)
+	check(c.TCAttach == TCAttachAuto || c.TCAttach == TCAttachTCX || c.TCAttach == TCAttachClsact, "tcAttach",
+		"%q is none of auto, tcx, clsact", c.TCAttach)
+	for _, pattern := range c.Devices {
+		name := strings.TrimPrefix(pattern, "!")
+		_, err := path.Match(name, "")
+		check(err == nil && name != "", "devices", "%q is no pattern of device names", pattern)
+	}
 	check(c.Algorithm == AlgorithmRandom, "algorithm", "%q is unknown: the one there is, is random", c.Algorithm)
 	check(c.BPFFS != "", "bpffs", "must not be empty: /sys/fs/bpf is the usual mount point")
 	check(c.LoggingFormat == LogText || c.LoggingFormat == LogJSON, "loggingFormat", "%q is neither text nor json",

@@ -3,7 +3,6 @@
 package netdev
 
 import (
-	"fmt"
 	"net"
 	"path"
 	"slices"
@@ -42,18 +41,7 @@ type Port struct {
 // includes, devices are chosen by their kind.
 type Patterns []string
 
-// Check returns an error that names the first pattern that is none.
-func (p Patterns) Check() error {
-	for _, pattern := range p {
-		name := strings.TrimPrefix(pattern, "!")
-		if _, err := path.Match(name, ""); err != nil || name == "" {
-			return fmt.Errorf("%q is no pattern of device names", pattern)
-		}
-	}
-	return nil
-}
-
-// match tells whether the patterns choose a name, and whether any includes at all. Check has found no fault in them.
+// match tells whether the patterns choose a name, and whether any includes at all. pkg/config has found no fault in them.
 func (p Patterns) match(name string) (included, excluded, includes bool) {
 	for _, pattern := range p {
 		negative := strings.HasPrefix(pattern, "!")

@@ -91,15 +91,3 @@ func properties(p Port) string {
 	}
 	return strings.Join(words, " ")
 }
-
-func TestPatternsAreChecked(t *testing.T) {
-	t.Parallel()
-	if err := (Patterns{"eth*", "!en[ps]*", "bond?"}).Check(); err != nil {
-		t.Errorf("good patterns are refused: %v", err)
-	}
-	for _, bad := range []string{"", "!", "eth[", "!en["} {
-		if (Patterns{bad}).Check() == nil {
-			t.Errorf("%q is accepted", bad)
-		}
-	}
-}
