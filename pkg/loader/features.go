@@ -17,7 +17,7 @@ type Features struct {
 	// SetRetval (5.18): a refused connect or sendmsg fails with the right errno. Without it a connect is led to a
 	// closed port of loopback, and a sendmsg fails with EPERM.
 	SetRetval bool
-	// ReadKernel (CAP_PERFMON, and no lockdown in mode confidentiality): session affinity and source ranges know a
+	// ReadKernel (no lockdown in mode confidentiality): session affinity and source ranges know a
 	// pod's address. Without it affinity goes by network namespace, and a load-balancer address with source ranges is
 	// not translated in the socket.
 	ReadKernel bool
@@ -30,7 +30,8 @@ func Probe() (Features, error) {
 		return Features{}, err
 	}
 	readKernel, err := haveHelper(asm.FnProbeReadKernel)
-	if err != nil {
+	// Some kernels that know the helper and do not let this process use it say just this.
+	if err != nil && !errors.Is(err, unix.EINVAL) {
 		return Features{}, err
 	}
 	return Features{SetRetval: setRetval, ReadKernel: readKernel}, nil
@@ -45,6 +46,16 @@ func haveHelper(helper asm.BuiltinFunc) (bool, error) {
 		return false, nil
 	}
 	return false, fmt.Errorf("ask the kernel for helper %v: %w", helper, permission(err))
+}
+
+// mayComputeWithPointers tells whether the verifier lets this process's programs add to pointers, as most of them do.
+func mayComputeWithPointers() bool {
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0]); err != nil {
+		return true // the verifier's own words are all there is to tell
+	}
+	effective := uint64(sets[1].Effective)<<32 | uint64(sets[0].Effective)
+	return effective&(1<<unix.CAP_PERFMON|1<<unix.CAP_SYS_ADMIN) != 0
 }
 
 // netnsCookie returns the cookie of the caller's network namespace.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/shunt-lb/shunt/pkg/maps"
 )
 
@@ -70,9 +69,6 @@ type Datapath struct {
 // Load brings the programs into the kernel, over the maps that are pinned in the directory or, where there are none,
 // over new ones.
 func Load(o Options) (*Datapath, error) {
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("raise the limit of locked memory: %w", permission(err))
-	}
 	has, err := Probe()
 	if err != nil {
 		return nil, err
@@ -180,16 +176,21 @@ func (e *ProgramError) Unwrap() error { return e.Cause }
 var programName = regexp.MustCompile(`program (\w+):`)
 
 func programError(err error, log *slog.Logger) error {
-	var verifier *ebpf.VerifierError
-	if !errors.As(err, &verifier) {
-		return fmt.Errorf("load programs: %w", permission(err))
-	}
 	name := "unknown"
 	if m := programName.FindStringSubmatch(err.Error()); m != nil {
 		name = m[1]
 	}
-	if log != nil {
+	var verifier *ebpf.VerifierError
+	isVerifier := errors.As(err, &verifier)
+	if isVerifier && log != nil {
 		log.Debug("the verifier refused a program", "program", name, "log", fmt.Sprintf("%+v", verifier))
 	}
-	return &ProgramError{Program: name, Cause: verifier.Cause}
+	switch {
+	case !mayComputeWithPointers():
+		// The kernel's words do not point to it: they are about the first program that does so.
+		return fmt.Errorf("load programs: %w (%w)", ErrPermission, err)
+	case isVerifier:
+		return &ProgramError{Program: name, Cause: verifier.Cause}
+	}
+	return fmt.Errorf("load programs: %w", permission(err))
 }

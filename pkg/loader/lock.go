@@ -21,8 +21,7 @@ const DirectoryName = "shunt"
 var (
 	ErrLocked     = errors.New("another agent is running on this node")
 	ErrNoBPFFS    = errors.New("not a BPF file system")
-	ErrPermission = errors.New("no permission: run this as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and " +
-		"CAP_SYS_RESOURCE")
+	ErrPermission = errors.New("no permission: run this as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
 )
 
 // Directory is the pin directory, locked: one process at a time changes what is in it.
