@@ -28,6 +28,11 @@ type interpreter struct {
 	// lookups counts bpf_map_lookup_elem by map, executed the instructions.
 	lookups  map[string]int
 	executed int
+
+	// found, if set, may replace what the n-th lookup (from 1) in a map finds, as a concurrent writer could; nil is
+	// an absent element. read, if set, is called before each load.
+	found func(name string, n int, value []byte) []byte
+	read  func(address uint64)
 }
 
 func newInterpreter(t testing.TB, spec *ebpf.CollectionSpec, program string) *interpreter {
@@ -65,6 +70,9 @@ func (in *interpreter) at(address uint64) []byte {
 }
 
 func (in *interpreter) load(address uint64, size asm.Size) uint64 {
+	if in.read != nil {
+		in.read(address)
+	}
 	var wide [8]byte
 	copy(wide[:size.Sizeof()], in.at(address))
 	return binary.LittleEndian.Uint64(wide[:])
@@ -244,8 +252,11 @@ func (in *interpreter) call(helper asm.BuiltinFunc, r [11]uint64) uint64 {
 	switch helper {
 	case asm.FnMapLookupElem:
 		in.lookups[name]++
-		value, there := in.maps[name][in.key(name, r[asm.R2])]
-		if !there {
+		value := in.maps[name][in.key(name, r[asm.R2])]
+		if in.found != nil {
+			value = in.found(name, in.lookups[name], value)
+		}
+		if value == nil {
 			return 0
 		}
 		return in.region(value)
