@@ -53,8 +53,9 @@ func newWorld(t *testing.T, change ...func(*loader.Options)) *world {
 	datapath, err := loader.Load(options)
 	w.must(err)
 	t.Cleanup(func() { datapath.Close() })
-	w.Kernel, err = maps.New(datapath.Maps)
+	w.Kernel, err = maps.Open(w.directory.Path, maps.Options{})
 	w.must(err)
+	t.Cleanup(w.Kernel.Close)
 	w.must(attach.Sockets(w.directory, w.node.CgroupRoot, datapath.Programs))
 	return w
 }
