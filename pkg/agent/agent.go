@@ -70,7 +70,11 @@ func Run(ctx context.Context, cfg *config.Config, watchConfig func(context.Conte
 	reporter.Record(starting(cfg.NodeName))
 	trace := &traceReader{buffer: a.datapath.loaded.Maps[maps.MapTrace], names: a.datapath.kernel.ServiceName,
 		reporter: reporter, log: log}
-	return a.run(ctx, watchConfig, reporter.Run, trace.run, a.reconciler(from, reporter).Run)
+	parts := []func(context.Context) error{watchConfig, reporter.Run, trace.run, a.reconciler(from, reporter).Run}
+	if a.datapath.packets != nil {
+		parts = append(parts, a.datapath.packets.run)
+	}
+	return a.run(ctx, parts...)
 }
 
 // starting is the Event that kube-proxy records too.
@@ -124,7 +128,7 @@ func (a *agent) reconciler(from source.Source, reporter *events.Recorder) *recon
 		bind = netip.Addr{}
 	}
 	return reconcile.New(reconcile.Options{
-		Source:      from,
+		Source:      withServiceRanges(from, a.datapath.packets),
 		Model:       model.New(model.Config{Node: model.Node{Name: a.cfg.NodeName}}),
 		Writer:      a.datapath.writer,
 		NodePorts:   a.nodePorts,
@@ -137,7 +141,7 @@ func (a *agent) reconciler(from source.Source, reporter *events.Recorder) *recon
 		AuditPeriod: auditPeriod,
 		Observer: newObserver(observer{
 			proxy: a.proxy, services: a.services, metrics: a.metrics, reporter: reporter, log: a.log,
-			nodeChanged: a.nodeChanged, nodeOptional: a.cfg.Manifests != "",
+			nodeChanged: a.nodeChanged, allProgrammed: a.allProgrammed, nodeOptional: a.cfg.Manifests != "",
 		}),
 		MinSyncPeriod: a.cfg.MinSyncPeriod.Duration,
 		SyncPeriod:    a.cfg.SyncPeriod.Duration,
@@ -174,6 +178,9 @@ func (a *agent) run(ctx context.Context, more ...func(context.Context) error) er
 func (a *agent) nodeChanged(n *source.Node, ips node.IPs) {
 	a.mu.Lock()
 	a.ips = ips
+	if a.datapath.packets != nil && n != nil {
+		a.datapath.packets.setPodRanges(n.PodCIDRs)
+	}
 	first := !a.checked && n != nil
 	a.checked = a.checked || first
 	a.mu.Unlock()
@@ -191,6 +198,13 @@ func (a *agent) nodeChanged(n *source.Node, ips node.IPs) {
 	}
 	for _, w := range warnings {
 		a.log.Warn(w)
+	}
+}
+
+// allProgrammed passes on that every Service has been programmed once.
+func (a *agent) allProgrammed() {
+	if a.datapath.packets != nil {
+		a.datapath.packets.setProgrammed()
 	}
 }
 

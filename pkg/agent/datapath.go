@@ -22,6 +22,8 @@ type datapath struct {
 	loaded    *loader.Datapath
 	kernel    *maps.Kernel
 	writer    *writer.Writer
+	// packets is nil where the packet path is off.
+	packets *packetPath
 	// stale is nil where the kernel cannot list the sockets of a map.
 	stale *flows.Ender
 }
@@ -65,6 +67,9 @@ func (d *datapath) open(cfg *config.Config, log *slog.Logger) error {
 	for _, r := range d.loaded.Resized {
 		log.Warn("a pinned map has another size than asked for", "map", r.Map, "err", r.String())
 	}
+	if err := d.openPackets(cfg, log); err != nil {
+		return err
+	}
 	if d.kernel, err = maps.Open(d.directory.Path, maps.Options{}); err != nil {
 		return err
 	}
@@ -79,6 +84,16 @@ func (d *datapath) open(cfg *config.Config, log *slog.Logger) error {
 		log.Warn("connected UDP sockets will not be ended when their backend goes", "err", err)
 	}
 	return nil
+}
+
+// openPackets loads the packet path's programs, or takes them off the devices when it is off.
+func (d *datapath) openPackets(cfg *config.Config, log *slog.Logger) error {
+	if !cfg.PacketPath {
+		return attach.DetachPackets(d.directory)
+	}
+	var err error
+	d.packets, err = openPacketPath(cfg, d.directory, d.loaded, log)
+	return err
 }
 
 // readBack makes the writer, over what is programmed already.
@@ -121,6 +136,9 @@ func (d *datapath) close() error {
 	var errs []error
 	if d.stale != nil {
 		errs = append(errs, d.stale.Close())
+	}
+	if d.packets != nil {
+		errs = append(errs, d.packets.loaded.Close())
 	}
 	if d.kernel != nil {
 		d.kernel.Close()

@@ -32,6 +32,8 @@ type observer struct {
 	log      *slog.Logger
 	// nodeChanged has the node's facts for the rest of the agent.
 	nodeChanged func(*source.Node, node.IPs)
+	// allProgrammed is called when every Service has been programmed once.
+	allProgrammed func()
 	// nodeOptional: a node without a Node object is a good one, as there is no API server that would have it.
 	nodeOptional bool
 
@@ -187,6 +189,7 @@ func (o *observer) Passed(p reconcile.Pass) {
 	o.services.Sync()
 	if p.Full {
 		o.proxy.SetReady()
+		o.allProgrammed()
 		// What the first full reading took will not be needed again.
 		debug.FreeOSMemory()
 	}

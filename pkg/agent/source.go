@@ -43,14 +43,39 @@ func withoutExternalIPs(from source.Source, cfg *config.Config) source.Source {
 	if cfg.AllowServiceExternalIPs {
 		return from
 	}
-	return externalIPsFilter{from}
+	return filteredSource{from, func(e source.Event) source.Event {
+		set, ok := e.(source.SetService)
+		if !ok || len(set.Service.ExternalIPs) == 0 {
+			return e
+		}
+		service := *set.Service // events are shared: the source's object stays as it is
+		service.ExternalIPs = nil
+		set.Service = &service
+		return set
+	}}
 }
 
-// externalIPsFilter empties the external IPs of each Service on its way.
-type externalIPsFilter struct{ source.Source }
+// withServiceRanges tells the packet path which ranges ClusterIPs are of.
+func withServiceRanges(from source.Source, packets *packetPath) source.Source {
+	if packets == nil {
+		return from
+	}
+	return filteredSource{from, func(e source.Event) source.Event {
+		if set, ok := e.(source.SetServiceCIDRs); ok {
+			packets.setServiceRanges(set.CIDRs)
+		}
+		return e
+	}}
+}
+
+// filteredSource passes each event through a function.
+type filteredSource struct {
+	source.Source
+	filter func(source.Event) source.Event
+}
 
 // Run implements source.Source.
-func (f externalIPsFilter) Run(ctx context.Context, out chan<- source.Event) error {
+func (f filteredSource) Run(ctx context.Context, out chan<- source.Event) error {
 	unfiltered := make(chan source.Event)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Source.Run(ctx, unfiltered) }()
@@ -59,13 +84,7 @@ func (f externalIPsFilter) Run(ctx context.Context, out chan<- source.Event) err
 		case err := <-ended:
 			return err
 		case e := <-unfiltered:
-			if set, ok := e.(source.SetService); ok && len(set.Service.ExternalIPs) > 0 {
-				service := *set.Service // events are shared: the source's object stays as it is
-				service.ExternalIPs = nil
-				set.Service = &service
-				e = set
-			}
-			source.Send(ctx, out, e)
+			source.Send(ctx, out, f.filter(e))
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/shunt-lb/shunt/pkg/model"
 )
 
 // settle is how long a burst of address events may go on before they are read as one change.
@@ -124,4 +126,29 @@ func drain(ctx context.Context, updates <-chan netlink.AddrUpdate) {
 			}
 		}
 	}
+}
+
+// OwnAddress returns the address that the node has towards the world: the one that the kernel would take for a packet
+// by its default route, else the first that is not of loopback or link; invalid if there is none.
+func OwnAddress(f model.Family) netip.Addr {
+	// Addresses for documentation: no packet is sent.
+	far := netip.MustParseAddr("192.0.2.1")
+	if f == model.IPv6 {
+		far = netip.MustParseAddr("2001:db8::1")
+	}
+	if routes, err := netlink.RouteGet(far.AsSlice()); err == nil && len(routes) > 0 {
+		if source, ok := netip.AddrFromSlice(routes[0].Src); ok && !source.Unmap().IsLoopback() {
+			return source.Unmap()
+		}
+	}
+	addresses, err := Addresses()
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, a := range addresses {
+		if model.FamilyOf(a) == f && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
