@@ -24,7 +24,7 @@ type socketID struct {
 
 // request is struct inet_diag_req_v2.
 type request struct {
-	Family, Protocol, Extensions, pad uint8
+	Family, Protocol, Extensions, _ uint8
 	States                            uint32
 	ID                                socketID
 }
