@@ -25,8 +25,8 @@ type socketID struct {
 // request is struct inet_diag_req_v2.
 type request struct {
 	Family, Protocol, Extensions, _ uint8
-	States                            uint32
-	ID                                socketID
+	States                          uint32
+	ID                              socketID
 }
 
 // Len is the size of the encoded request, in bytes.
