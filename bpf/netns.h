@@ -108,9 +108,13 @@ static __always_inline bool device_address4(const struct net_device *device,
 static __always_inline bool device_address6(const struct net_device *device,
 					    struct address *address)
 {
-	const struct inet6_dev *idev = BPF_CORE_READ(device, ip6_ptr);
 	const struct list_head *head, *node;
+	const struct inet6_dev *idev;
 
+	/* A kernel without IPv6 has neither. */
+	if (!bpf_core_field_exists(device->ip6_ptr) || !bpf_core_type_exists(struct inet6_dev))
+		return false;
+	idev = BPF_CORE_READ(device, ip6_ptr);
 	if (!idev)
 		return false;
 	head = &idev->addr_list;

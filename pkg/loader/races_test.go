@@ -136,6 +136,30 @@ func TestAConcurrentWriterIsNeverMistaken(t *testing.T) {
 	}
 }
 
+func TestABoundClientStaysBoundWhenItsBackendIsMissedOnce(t *testing.T) {
+	r := newRaced(t)
+	key := maps.Frontend{Address: maps.AddressOf(netip.MustParseAddr("10.96.0.11")), Port: 80, Protocol: 6}
+	r.element(maps.MapServices, key, maps.Service{ServiceID: 2, FrontendCheck: key.Check(), AffinityTimeout: 60,
+		Internal: maps.Run{Base: 20, Count: 2}})
+	// The first of the run is what the client would get; it is bound to the second.
+	for i := range uint32(2) {
+		r.element(maps.MapSlots, 20+i, 20+i)
+		r.element(maps.MapBackends, 20+i, maps.Backend{BackendID: 20 + i, ServiceID: 2,
+			Address: maps.AddressOf(r.backend.Addr()), Port: uint16(1 + i), Protocol: 6, Flags: maps.BackendCluster})
+	}
+	r.element(maps.MapAffinity, maps.AffinityKey{NetnsCookie: 1, ServiceID: 2},
+		maps.AffinityValue{LastUsedNs: 1, BackendID: 21})
+	r.found = func(name string, n int, value []byte) []byte {
+		if name == maps.MapBackends {
+			return missedOnce(t, n, value)
+		}
+		return value
+	}
+	if _, dialled := r.dial(netip.MustParseAddrPort("10.96.0.11:80")); dialled.Port() != 2 {
+		t.Errorf("dialled %s, bound to port 2", dialled)
+	}
+}
+
 func missedOnce(_ *testing.T, n int, value []byte) []byte {
 	if n == 1 {
 		return nil

@@ -149,6 +149,27 @@ func TestMoreFrontendsThanCellsForgetTheOneIdleLongest(t *testing.T) {
 	}
 }
 
+func TestAReplyOfAForgottenFlowShowsTheBackend(t *testing.T) {
+	w := newWorld(t)
+	client, server := w.pod("client"), w.pod("server")
+	forgotten := w.serve(udp, "10.96.3.1:53", w.pod("other"))
+	socket := unconnected(client, forgotten.frontends[0])
+	socket.Send(forgotten.frontends[0], "x")
+	for i := range 8 {
+		to := w.serve(udp, fmt.Sprintf("10.96.4.%d:53", i+1), server).frontends[0]
+		if sent := socket.Send(to, "x"); !sent.OK() {
+			t.Fatalf("send to %s: %s", to, sent.Errno)
+		}
+	}
+	from := map[netip.AddrPort]int{}
+	for range 9 {
+		from[socket.Receive(usual).From]++
+	}
+	if len(from) != 9 || from[forgotten.backends[0]] != 1 || from[forgotten.frontends[0]] != 0 {
+		t.Errorf("replies came from %v", from)
+	}
+}
+
 func TestAnIdleFlowChoosesAnew(t *testing.T) {
 	w := newWorld(t, func(o *loader.Options) { o.UDPIdle = time.Nanosecond })
 	client := w.pod("client")
