@@ -84,6 +84,17 @@ static __always_inline void address_set_unspecified(struct address *address,
 		address_set(address, 0, 0, 0, 0);
 }
 
+/* A dial of the unspecified address is one of loopback: so the kernel takes it, and shows it. */
+static __always_inline void address_resolve_unspecified(struct address *address)
+{
+	if (!address_is_unspecified(address))
+		return;
+	if (address_is4(address))
+		address_set4(address, bpf_htonl(0x7f000001));
+	else
+		address_set(address, 0, 0, 0, bpf_htonl(1));
+}
+
 static __always_inline __u16 port_from_be(__u32 port_be)
 {
 	return bpf_ntohs((__u16)port_be);

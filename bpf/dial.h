@@ -68,6 +68,7 @@ static __always_inline bool dial_read4(struct bpf_sock_addr *ctx, struct dial *d
 	if (!dial_read(ctx, dial))
 		return false;
 	address_set4(&dial->frontend.address, ctx->user_ip4);
+	address_resolve_unspecified(&dial->frontend.address);
 	address_set4(&dial->bound, ctx->sk->src_ip4);
 	return true;
 }
@@ -80,6 +81,7 @@ static __always_inline bool dial_read6(struct bpf_sock_addr *ctx, struct dial *d
 		return false;
 	address_set(&dial->frontend.address, ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2],
 		    ctx->user_ip6[3]);
+	address_resolve_unspecified(&dial->frontend.address);
 	address_set(&dial->bound, sk->src_ip6[0], sk->src_ip6[1], sk->src_ip6[2], sk->src_ip6[3]);
 	return true;
 }

@@ -92,9 +92,7 @@ static __always_inline enum match socket_match(struct bpf_sock_addr *ctx, const 
 					       struct service *service)
 {
 	bool loopback = setting(SETTING_LOOPBACK_NODE_PORTS) &&
-			(address_is_loopback(&dial->frontend.address) ||
-			 address_is_unspecified(&dial->frontend.address)) &&
-			dial_is_node(ctx);
+			address_is_loopback(&dial->frontend.address) && dial_is_node(ctx);
 
 	return frontend_match(&dial->frontend, loopback, service);
 }
