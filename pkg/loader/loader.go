@@ -166,8 +166,8 @@ type ProgramError struct {
 
 // Error names the program and what a user can do.
 func (e *ProgramError) Error() string {
-	return fmt.Sprintf("load program %s: this kernel's verifier refuses it (%v): run with --log-level debug and report "+
-		"the log, or use a kernel of docs/requirements", e.Program, e.Cause)
+	return fmt.Sprintf("load program %s: this kernel's verifier refuses it (%v): start with --v=4 and report the log "+
+		"together with the kernel's version", e.Program, e.Cause)
 }
 
 // Unwrap returns the kernel's errno.

@@ -48,7 +48,7 @@ func TestARefusedProgramIsNamedAndItsLogIsForDebugging(t *testing.T) {
 	if !errors.As(err, &program) || program.Program != "sock_connect4" || !errors.Is(err, syscall.E2BIG) {
 		t.Errorf("error %#v", err)
 	}
-	if strings.Contains(err.Error(), "r6 = r1") || !strings.Contains(err.Error(), "--log-level") {
+	if strings.Contains(err.Error(), "r6 = r1") || !strings.Contains(err.Error(), "--v=4") {
 		t.Errorf("a user would read: %v", err)
 	}
 	if !strings.Contains(log.String(), "r6 = r1") {
