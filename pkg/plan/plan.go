@@ -30,6 +30,8 @@ type planner struct {
 	s *State
 	// nextBackend is State.nextBackend as it will be.
 	nextBackend uint32
+	// newBackends and newRanges count elements that are added.
+	newBackends, newRanges int
 
 	names, backends, runs, ranges, frontends, flags, retires []Operation
 	// leaving are frontends of changed service ports that these do not want any more.
@@ -150,10 +152,14 @@ func (p *planner) change(have *port, want *model.ServicePort) error {
 			p.retires = append(p.retires, &Retire{runItem(have.id, r.Run)})
 		}
 	}
-	p.changeRanges(have, want.SourceRanges)
+	if err := p.changeRanges(have, want.SourceRanges); err != nil {
+		return err
+	}
 	p.changeFrontends(have, want, chosen)
 	return nil
 }
+
+func exceeds(count int, limit uint32) bool { return limit > 0 && uint64(count) > uint64(limit) }
 
 // changeBackends merges the sorted backends that are wanted and those that are there. A backend enters its new sets
 // before the frontends switch and leaves its old ones after, so that it is never found in a run outside its sets.
@@ -179,6 +185,9 @@ func (p *planner) changeBackends(have *port, want []model.Backend) error {
 		} else {
 			if p.nextBackend == math.MaxUint32 {
 				return errIDs
+			}
+			if p.newBackends++; exceeds(p.s.backends+p.newBackends, p.s.limits.Backends) {
+				return &FullError{Map: "backends", Size: p.s.limits.Backends}
 			}
 			b.ID = p.nextBackend
 			p.nextBackend++
@@ -232,11 +241,17 @@ func (p *planner) chooseRun(have *port, set Set, ids []uint32) (Run, error) {
 	return r, nil
 }
 
-func (p *planner) changeRanges(have *port, want []netip.Prefix) {
+func (p *planner) changeRanges(have *port, want []netip.Prefix) error {
 	for _, prefix := range want {
 		prefix = prefix.Masked() // as the map has it: 10.1.2.3/8 and 10.0.0.0/8 are one element
 		_, retired := p.s.garbage[rangeItem(have.id, prefix)]
-		if retired || !slices.Contains(have.ranges, prefix) {
+		there := slices.Contains(have.ranges, prefix)
+		if !there {
+			if p.newRanges++; exceeds(p.s.ranges+p.newRanges, p.s.limits.Ranges) {
+				return &FullError{Map: "source_ranges", Size: p.s.limits.Ranges}
+			}
+		}
+		if retired || !there {
 			p.ranges = append(p.ranges, &PutRange{have.id, prefix})
 		}
 	}
@@ -247,6 +262,7 @@ func (p *planner) changeRanges(have *port, want []netip.Prefix) {
 			p.retires = append(p.retires, &Retire{rangeItem(have.id, prefix)})
 		}
 	}
+	return nil
 }
 
 func (p *planner) changeFrontends(have *port, want *model.ServicePort, runs [2]Run) {

@@ -171,27 +171,57 @@ func TestABackendThatReturnsWithinTheGracePeriodKeepsItsID(t *testing.T) {
 
 func TestAServicePortThatDoesNotFitFailsAloneAndStaysAsItIs(t *testing.T) {
 	t.Parallel()
-	s := plan.New(plan.Limits{Slots: 8, Services: 64})
-	small := servicePort("a", 2, 0, clusterIP("10.96.0.1"))
-	apply(t, s, change(small))
-
-	operations, failures := s.Plan([]plan.Change{
-		change(servicePort("a", 9, 0, clusterIP("10.96.0.1"))),
-		change(servicePort("b", 3, 0, clusterIP("10.96.0.2"))),
-	})
-	var full *plan.FullError
-	if len(failures) != 1 || failures[0].Port != small.Name || !errors.As(failures[0].Err, &full) ||
-		*full != (plan.FullError{Map: "slots", Size: 8}) {
-		t.Fatalf("failures are %v", failures)
-	}
-	for _, o := range operations {
-		if o.Owner() == 1 {
-			t.Fatalf("%s: of the service port that failed", o)
+	ranges := func(p model.ServicePort, n int) model.ServicePort {
+		for i := range n {
+			p.SourceRanges = append(p.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(i), 0}), 24))
 		}
-		s.Applied(o)
+		return p
 	}
-	expect(t, apply(t, s, change(small)))
-	expect(t, apply(t, s, change(servicePort("b", 3, 0, clusterIP("10.96.0.2")))))
+	lb := clusterIP("192.0.2.1")
+	lb.Kind = model.LoadBalancer
+	for _, row := range []struct {
+		limits     plan.Limits
+		full       plan.FullError
+		small, big model.ServicePort
+		// other fits beside small, with nothing to spare.
+		other model.ServicePort
+	}{
+		{plan.Limits{Slots: 8, Services: 64}, plan.FullError{Map: "slots", Size: 8},
+			servicePort("a", 2, 0, lb), servicePort("a", 9, 0, lb), servicePort("b", 6, 0, clusterIP("10.96.0.2"))},
+		{plan.Limits{Slots: 64, Services: 64, Backends: 8}, plan.FullError{Map: "backends", Size: 8},
+			servicePort("a", 2, 0, lb), servicePort("a", 9, 0, lb), servicePort("b", 6, 0, clusterIP("10.96.0.2"))},
+		{plan.Limits{Slots: 64, Services: 64, Ranges: 8}, plan.FullError{Map: "source_ranges", Size: 8},
+			ranges(servicePort("a", 2, 0, lb), 2), ranges(servicePort("a", 2, 0, lb), 9),
+			ranges(servicePort("b", 6, 0, clusterIP("10.96.0.2")), 6)},
+	} {
+		s := plan.New(row.limits)
+		apply(t, s, change(row.small))
+		for range 2 {
+			operations, failures := s.Plan([]plan.Change{change(row.big), change(row.other)})
+			var full *plan.FullError
+			if len(failures) != 1 || failures[0].Port != row.small.Name || !errors.As(failures[0].Err, &full) || *full != row.full {
+				t.Fatalf("failures are %v, want %v", failures, row.full)
+			}
+			for _, o := range operations {
+				if o.Owner() == 1 {
+					t.Fatalf("%s: of the service port that failed", o)
+				}
+				s.Applied(o)
+			}
+		}
+		expect(t, apply(t, s, change(row.small)))
+		expect(t, apply(t, s, change(row.other)))
+		// When the other one has gone and been collected, there is room.
+		apply(t, s, plan.Change{Service: row.other.Name.ServiceName})
+		for _, o := range s.Collect(s.TakeRetired()) {
+			s.Applied(o)
+		}
+		fits := row.big
+		fits.Backends, fits.SourceRanges = fits.Backends[:min(8, len(fits.Backends))], fits.SourceRanges[:min(8, len(fits.SourceRanges))]
+		if row.full.Map != "slots" { // where the old run waits for readers
+			apply(t, s, change(fits))
+		}
+	}
 }
 
 func TestServiceIDsRunOutWithAnErrorAndComeBack(t *testing.T) {

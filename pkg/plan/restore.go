@@ -38,6 +38,7 @@ func Restore(l Limits, m Programmed) *State {
 	for id, backends := range m.Backends {
 		p := s.restoredPort(id)
 		p.backends = slices.SortedFunc(slices.Values(backends), compareBackends)
+		s.backends += len(backends)
 		for _, b := range p.backends {
 			s.nextBackend = max(s.nextBackend, b.ID+1)
 			if b.Sets == 0 {
@@ -47,6 +48,7 @@ func Restore(l Limits, m Programmed) *State {
 	}
 	for id, ranges := range m.Ranges {
 		s.restoredPort(id).ranges = ranges
+		s.ranges += len(ranges)
 	}
 	for key, flags := range m.Addresses {
 		a := s.addresses[key]

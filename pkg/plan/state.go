@@ -15,6 +15,9 @@ type Limits struct {
 	Slots uint32
 	// Services is the size of the array that service ids index.
 	Services uint32
+	// Backends and Ranges are the sizes of the maps backends and source_ranges; 0: whatever is needed. A service port
+	// for which there is no room is not begun: what it wrote before it failed would take the room from others.
+	Backends, Ranges uint32
 }
 
 // State is the mirror of what is programmed, and what is free to be used for new elements.
@@ -30,6 +33,8 @@ type State struct {
 
 	slots *allocator
 	ids   *idSet
+	// backends and ranges count the elements of all ports.
+	backends, ranges int
 	// nextBackend was never given; reserved is the mark that is programmed.
 	nextBackend, reserved uint32
 
@@ -168,6 +173,7 @@ func (o *PutBackend) apply(s *State) {
 		p.backends[i] = o.Backend
 	} else {
 		p.backends = slices.Insert(p.backends, i, o.Backend)
+		s.backends++
 		s.nextBackend = max(s.nextBackend, o.Backend.ID+1)
 	}
 	item := backendItem(o.Service, o.Backend)
@@ -187,6 +193,7 @@ func (o *PutRange) apply(s *State) {
 	p := s.ports[o.Service]
 	if !slices.Contains(p.ranges, o.Prefix) {
 		p.ranges = append(p.ranges, o.Prefix)
+		s.ranges++
 	}
 	delete(s.garbage, rangeItem(o.Service, o.Prefix))
 }
@@ -321,6 +328,7 @@ func (o *DeleteBackend) apply(s *State) {
 	p := s.ports[o.Service]
 	if i, found := slices.BinarySearchFunc(p.backends, o.Backend, compareBackends); found {
 		p.backends = slices.Delete(p.backends, i, i+1)
+		s.backends--
 	}
 	delete(s.garbage, backendItem(o.Service, o.Backend))
 }
@@ -329,6 +337,7 @@ func (o *DeleteRange) apply(s *State) {
 	p := s.ports[o.Service]
 	if i := slices.Index(p.ranges, o.Prefix); i >= 0 {
 		p.ranges = slices.Delete(p.ranges, i, i+1)
+		s.ranges--
 	}
 	delete(s.garbage, rangeItem(o.Service, o.Prefix))
 }

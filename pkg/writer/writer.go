@@ -88,7 +88,10 @@ func New(m maps.Writer, state *plan.State, o Options) *Writer {
 // LimitsOf returns the limits of a State for these maps.
 func LimitsOf(m maps.Writer) plan.Limits {
 	c := m.Capacity()
-	return plan.Limits{Slots: c[maps.MapSlots], Services: c[maps.MapServiceStats]}
+	return plan.Limits{
+		Slots: c[maps.MapSlots], Services: c[maps.MapServiceStats],
+		Backends: c[maps.MapBackends], Ranges: c[maps.MapSourceRanges],
+	}
 }
 
 // State returns the mirror. It is the Writer's: read it, and in the Writer's goroutine only.
