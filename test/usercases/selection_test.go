@@ -42,9 +42,10 @@ func selections(in selectionRequest) (selectionResult, error) {
 }
 
 func selectBatch(address netip.AddrPort, count int, result *selectionResult) error {
-	family, to := uint8(unix.AF_INET), unix.Sockaddr(&unix.SockaddrInet4{Port: int(address.Port()), Addr: address.Addr().As4()})
-	if address.Addr().Is6() {
-		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(address.Port()), Addr: address.Addr().As16()}
+	var family uint8 = unix.AF_INET6
+	var to unix.Sockaddr = &unix.SockaddrInet6{Port: int(address.Port()), Addr: address.Addr().As16()}
+	if address.Addr().Is4() {
+		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: int(address.Port()), Addr: address.Addr().As4()}
 	}
 	for range count {
 		fd, err := unix.Socket(int(family), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
