@@ -81,7 +81,8 @@ __noinline int reply_take(void)
 	draft->value.to.check = conntrack_check(&draft->reply, draft->now_ns);
 	draft->value.to.destination_port = draft->forward.source_port;
 	for (int i = 0; i < 2; i++) {
-		long error =
+		/* An int: before 6.4 the kernel leaves the upper half of the result undefined. */
+		int error =
 			bpf_map_update_elem(&conntrack, &draft->reply, &draft->value, BPF_NOEXIST);
 
 		if (!error)
@@ -226,7 +227,7 @@ __noinline int flow_open(struct __sk_buff *skb, const struct packet *packet,
 {
 	struct flow_draft *draft = flow_draft_get();
 	__u8 flags;
-	long error;
+	int error;
 
 	if (!packet || !backend || !to)
 		return OPEN_TABLE_FULL;
