@@ -38,8 +38,10 @@ type agent struct {
 	services  *health.Services
 	metrics   *metrics.Metrics
 
-	mu  sync.Mutex
-	ips node.IPs
+	mu sync.Mutex
+	// ips are the node's chosen addresses, onDevices those that its devices have.
+	ips       node.IPs
+	onDevices []netip.Addr
 	// checked: the configuration has been compared with the node.
 	checked bool
 }
@@ -113,11 +115,13 @@ func (a *agent) makeServers(reporter *events.Recorder) {
 	a.services = health.NewServices(health.ServicesOptions{
 		Listeners: a.healthListeners,
 		Healthy:   a.proxy.Healthy,
-		Failed: func(name model.ServiceName, err error) {
-			a.log.Warn("health check node port cannot be served", "service", name, "err", err)
-			reporter.Report(events.OnService(name, "", events.ReasonServiceHealthcheck, events.ActionListen, err.Error()))
+		Opened: func(name model.ServiceName, family model.Family, err error) {
+			var problems []events.Event
+			if err != nil {
+				problems = []events.Event{events.OnService(name, events.ReasonServiceHealthcheck, events.ActionListen, err.Error())}
+			}
+			reporter.Set(events.HealthPort(name, family), problems)
 		},
-		Log: a.log,
 	})
 }
 
@@ -134,7 +138,10 @@ func (a *agent) reconciler(from source.Source, reporter *events.Recorder) *recon
 		NodePorts:   a.nodePorts,
 		BindAddress: bind,
 		WatchAddresses: func(ctx context.Context, changed func([]netip.Addr)) error {
-			return netdev.WatchAddresses(ctx, a.log, changed)
+			return netdev.WatchAddresses(ctx, a.log, func(now []netip.Addr) {
+				a.setAddresses(now)
+				changed(now)
+			})
 		},
 		EndStale:    a.datapath.endStale(),
 		Audit:       func() (string, error) { return a.datapath.writer.Audit(a.datapath.kernel) },
@@ -208,18 +215,20 @@ func (a *agent) allProgrammed() {
 	}
 }
 
+// setAddresses remembers the addresses of the node's devices.
+func (a *agent) setAddresses(now []netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.onDevices = now
+}
+
 // healthListeners says where health check node ports listen: where node ports are served.
 func (a *agent) healthListeners(f model.Family) ([]netip.Addr, bool) {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	matcher := a.nodePorts.ForFamily(f, a.ips)
-	a.mu.Unlock()
 	if matcher.All {
 		return nil, true
 	}
-	local, err := netdev.Addresses()
-	if err != nil {
-		a.log.Warn("health check node ports stay as they are", "err", err)
-		return nil, false
-	}
-	return matcher.Select(local), false
+	return matcher.Select(a.onDevices), false
 }

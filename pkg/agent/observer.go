@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	stdmaps "maps"
 	"runtime/debug"
 	"slices"
 
@@ -39,10 +38,6 @@ type observer struct {
 
 	pendingServices map[model.ServiceName]struct{}
 	pendingSlices   map[model.SliceName]struct{}
-	// problems, sourceProblems and failures are what was reported last.
-	problems       map[model.ServiceName][]model.Problem
-	sourceProblems map[string][]source.Problem
-	failures       map[model.ServicePortName]string
 	// noLocal counts, for each Service, the service ports whose local set is empty; noLocalSum all of them.
 	noLocal    map[model.ServiceName]noLocal
 	noLocalSum noLocal
@@ -61,9 +56,6 @@ type noLocalKey struct {
 func newObserver(o observer) *observer {
 	o.pendingServices = map[model.ServiceName]struct{}{}
 	o.pendingSlices = map[model.SliceName]struct{}{}
-	o.problems = map[model.ServiceName][]model.Problem{}
-	o.sourceProblems = map[string][]source.Problem{}
-	o.failures = map[model.ServicePortName]string{}
 	o.noLocal = map[model.ServiceName]noLocal{}
 	o.noLocalSum = noLocal{}
 	return &o
@@ -79,7 +71,8 @@ func (o *observer) queued() {
 }
 
 // ServiceChanged implements reconcile.Observer.
-func (o *observer) ServiceChanged(name model.ServiceName) {
+func (o *observer) ServiceChanged(name model.ServiceName, uid string) {
+	o.reporter.SetUID(name, uid)
 	o.pendingServices[name] = struct{}{}
 	o.metrics.ServiceChange()
 	o.queued()
@@ -98,45 +91,28 @@ func (o *observer) NodeChanged(n *source.Node, ips node.IPs) {
 	o.nodeChanged(n, ips)
 }
 
-// Problems implements reconcile.Observer: what was there before is not told again.
-func (o *observer) Problems(service model.ServiceName, uid string, problems []model.Problem) {
-	before := o.problems[service]
+// Problems implements reconcile.Observer.
+func (o *observer) Problems(service model.ServiceName, problems []model.Problem) {
+	var all []events.Event
 	for _, p := range problems {
-		if !slices.Contains(before, p) {
-			o.log.Warn(p.Message, "service", service, "reason", p.Reason)
-			o.reporter.ServiceProblem(uid, p)
-		}
+		all = append(all, events.FromModel(p))
 	}
-	keep(o.problems, service, problems)
+	o.reporter.Set(events.Model(service), all)
 }
 
 // SourceProblems implements reconcile.Observer.
-func (o *observer) SourceProblems(origin string, problems []source.Problem) {
-	before := o.sourceProblems[origin]
+func (o *observer) SourceProblems(origin, uid string, problems []source.Problem) {
+	var all []events.Event
 	for _, p := range problems {
-		if !slices.Contains(before, p) {
-			o.log.Warn(p.String(), "reason", p.Reason)
-			o.reporter.SourceProblem(p)
-		}
+		all = append(all, events.FromSource(p, uid))
 	}
-	if len(problems) == 0 && len(before) > 0 {
-		o.log.Info("all is well again", "origin", origin)
-	}
-	keep(o.sourceProblems, origin, problems)
-}
-
-func keep[K comparable, V any](all map[K][]V, key K, values []V) {
-	if len(values) == 0 {
-		delete(all, key)
-	} else {
-		all[key] = values
-	}
+	o.reporter.Set(events.Origin{By: origin}, all)
 }
 
 // Programmed implements reconcile.Observer.
 func (o *observer) Programmed(service model.ServiceName, ports []model.ServicePort, checks []model.HealthCheck) {
 	o.services.Set(service, checks)
-	stdmaps.DeleteFunc(o.failures, func(p model.ServicePortName, _ string) bool { return p.ServiceName == service })
+	o.reporter.Set(events.Programming(service), nil)
 	for key, n := range o.noLocal[service] {
 		o.noLocalSum[key] -= n
 	}
@@ -199,18 +175,23 @@ func (o *observer) Passed(p reconcile.Pass) {
 // reasonNotProgrammed is the reason of the Event about a Service that could not be written in full.
 const reasonNotProgrammed = "NotProgrammed"
 
-// reportFailures tells of each service port that cannot be written, once until it can be or the reason is another.
+// reportFailures tells of what cannot be written of each Service that a pass was about.
 func (o *observer) reportFailures(failures []writer.Failure) {
+	all := map[model.ServiceName][]events.Event{}
 	for _, f := range failures {
-		if f.Port.ServiceName == (model.ServiceName{}) || o.failures[f.Port] == f.Err.Error() {
+		service := f.Port.ServiceName
+		if service == (model.ServiceName{}) {
+			o.log.Error("programming the node's addresses failed", "err", f.Err)
 			continue
 		}
-		o.failures[f.Port] = f.Err.Error()
 		reason := reasonNotProgrammed
 		if errors.Is(f.Err, maps.ErrFull) {
 			reason = events.ReasonMapFull
 		}
-		o.reporter.Report(events.OnService(f.Port.ServiceName, "", reason, events.ActionTranslate,
+		all[service] = append(all[service], events.OnService(service, reason, events.ActionTranslate,
 			fmt.Sprintf("port %q (%s, %s): %v", f.Port.Port, f.Port.Protocol, f.Port.Family, f.Err)))
+	}
+	for service, problems := range all {
+		o.reporter.Set(events.Programming(service), problems)
 	}
 }

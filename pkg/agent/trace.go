@@ -71,6 +71,5 @@ func (t *traceReader) bindConflict(e maps.TraceEvent) {
 		return
 	}
 	service := model.ServiceName{Namespace: maps.Text(name.Namespace[:]), Name: maps.Text(name.Name[:])}
-	t.log.Warn(message, "service", service)
-	t.reporter.Report(events.OnService(service, "", events.ReasonBindConflict, events.ActionListen, message))
+	t.reporter.Record(events.OnService(service, events.ReasonBindConflict, events.ActionListen, message))
 }

@@ -44,7 +44,9 @@ const (
 
 // Event is something to know about an object.
 type Event struct {
-	// Object is what it is about; UID may be empty.
+	// Object is what it is about; what is about no object, or one that the API does not have, is in the log alone. An
+	// empty UID is completed for a Service and for a Node. Node Events carry the node's name in place of a UID, as the
+	// kubelet's do; that is what `kubectl describe node` looks for.
 	Object source.Object
 	UID    string
 	// Normal: nothing is wrong.
@@ -55,20 +57,9 @@ type Event struct {
 	PerNode bool
 }
 
-// perNode are the reasons that a node has for itself. What is wrong with the objects, each node sees alike.
-var perNode = map[string]bool{ReasonServiceHealthcheck: true, ReasonMapFull: true, ReasonBindConflict: true}
-
 // FromModel returns the Event of a problem of a Service.
-func FromModel(p model.Problem, uid string) Event {
-	return Event{Object: source.Object{Kind: source.KindService, Namespace: p.Service.Namespace, Name: p.Service.Name},
-		UID: uid, Reason: p.Reason, Action: actionOf(p.Reason), Note: p.Message, PerNode: perNode[p.Reason]}
-}
-
-func actionOf(reason string) string {
-	if reason == ReasonServiceHealthcheck {
-		return ActionListen
-	}
-	return ActionTranslate
+func FromModel(p model.Problem) Event {
+	return Event{Object: serviceObject(p.Service), Reason: p.Reason, Action: ActionTranslate, Note: p.Message}
 }
 
 // FromSource returns the Event of a problem of an object as it was received.
@@ -77,17 +68,30 @@ func FromSource(p source.Problem, uid string) Event {
 }
 
 // OnService returns an Event about a Service on this node.
-func OnService(name model.ServiceName, uid, reason, action, note string) Event {
-	return Event{Object: source.Object{Kind: source.KindService, Namespace: name.Namespace, Name: name.Name}, UID: uid,
-		Reason: reason, Action: action, Note: note, PerNode: true}
+func OnService(name model.ServiceName, reason, action, note string) Event {
+	return Event{Object: serviceObject(name), Reason: reason, Action: action, Note: note, PerNode: true}
 }
 
-// OnNode returns an Event about a node. Node Events carry the node's name in place of a UID, as the kubelet's do;
-// that is what `kubectl describe node` looks for.
-func OnNode(node, reason, action, note string) Event {
-	return Event{Object: source.Object{Kind: source.KindNode, Name: node}, UID: node, Reason: reason, Action: action,
-		Note: note, PerNode: true}
+func serviceObject(name model.ServiceName) source.Object {
+	return source.Object{Kind: source.KindService, Namespace: name.Namespace, Name: name.Name}
 }
+
+// OnNode returns an Event about a node.
+func OnNode(node, reason, action, note string) Event {
+	return Event{Object: source.Object{Kind: source.KindNode, Name: node}, Reason: reason, Action: action, Note: note,
+		PerNode: true}
+}
+
+// about returns what the log says beside the text.
+func (e Event) about() []any {
+	if e.Object == (source.Object{}) {
+		return []any{"reason", e.Reason}
+	}
+	return []any{"object", e.Object.String(), "reason", e.Reason}
+}
+
+// hasObject tells whether there can be an Event in the API: a problem of a file, say, is about no object there.
+func (e Event) hasObject() bool { return apiVersions[e.Object.Kind] != "" && e.Object.Name != "" }
 
 // api returns e as an object of the API. Salt makes Events that say the same different.
 func (e Event) api(node, salt string, now time.Time) *eventsv1.Event {

@@ -64,13 +64,41 @@ type Options struct {
 	Pause func(ctx context.Context)
 }
 
+// Origin is who finds problems of an object; each says for itself which there are.
+type Origin struct {
+	// By is a word for what finds them.
+	By string
+	// Object is what they are problems of; its zero value where By says it.
+	Object source.Object
+}
+
+// The origins that are about one Service.
+const (
+	byModel       = "model"
+	byProgramming = "programming"
+	byHealthPort  = "healthCheckNodePort"
+)
+
+// Model is the origin of what is wrong with a Service among the others.
+func Model(name model.ServiceName) Origin { return Origin{byModel, serviceObject(name)} }
+
+// Programming is the origin of what could not be programmed of a Service.
+func Programming(name model.ServiceName) Origin { return Origin{byProgramming, serviceObject(name)} }
+
+// HealthPort is the origin of a Service's health port of one family.
+func HealthPort(name model.ServiceName, family model.Family) Origin {
+	return Origin{byHealthPort + family.String(), serviceObject(name)}
+}
+
 // Recorder logs events and sends them to the sink. It is safe for concurrent use and never blocks its caller.
 type Recorder struct {
 	o Options
 
 	mu sync.Mutex
-	// known are the problems of each object, with the time at which they were last recorded.
-	known map[source.Object]map[Event]time.Time
+	// known are the problems by origin, with the time at which each was last recorded.
+	known map[Origin]map[Event]time.Time
+	// uids of the Services.
+	uids  map[model.ServiceName]string
 	queue []*eventsv1.Event
 	// lost counts Events that found the queue full since the last that found room.
 	lost int
@@ -89,7 +117,8 @@ func New(o Options) *Recorder {
 	if o.Pause == nil {
 		o.Pause = pause
 	}
-	return &Recorder{o: o, known: map[source.Object]map[Event]time.Time{}, wake: make(chan struct{}, 1)}
+	return &Recorder{o: o, known: map[Origin]map[Event]time.Time{}, uids: map[model.ServiceName]string{},
+		wake: make(chan struct{}, 1)}
 }
 
 func pause(ctx context.Context) {
@@ -101,60 +130,72 @@ func pause(ctx context.Context) {
 	}
 }
 
-// Record records an event once, whatever was recorded before.
+// SetUID says which object a Service's name stands for; empty: none.
+func (r *Recorder) SetUID(service model.ServiceName, uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if uid == "" {
+		delete(r.uids, service)
+	} else {
+		r.uids[service] = uid
+	}
+}
+
+// Record records what has happened just now. A problem is one Event for all times at which it says the same; what is
+// normal is told each time.
 func (r *Recorder) Record(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.log(e)
-	now := r.o.Now()
-	r.enqueue(e.api(r.o.Node, strconv.FormatInt(now.UnixNano(), 10), now))
-}
-
-// Report records a problem that its caller has logged and tells once: unlike those of Set it is not told again when the
-// Event has expired.
-func (r *Recorder) Report(e Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.enqueue(e.api(r.o.Node, "", r.o.Now()))
-}
-
-// ServiceProblem reports a problem of a Service; uid may be empty.
-func (r *Recorder) ServiceProblem(uid string, p model.Problem) { r.Report(FromModel(p, uid)) }
-
-// SourceProblem reports a problem of an object as it was received. Where it names no object, or a file, there is
-// nothing that an Event could be about.
-func (r *Recorder) SourceProblem(p source.Problem) {
-	if _, ok := apiVersions[p.Object.Kind]; ok && p.Object.Name != "" {
-		r.Report(FromSource(p, ""))
+	now, salt := r.o.Now(), ""
+	if e.Normal {
+		salt = strconv.FormatInt(now.UnixNano(), 10)
 	}
+	r.enqueue(r.identify(e), salt, now)
 }
 
-// Set makes problems all that an object has: new ones are recorded, those that it had before are not again, those that
-// are missing are over.
-func (r *Recorder) Set(object source.Object, problems []Event) {
+// identify adds a UID.
+func (r *Recorder) identify(e Event) Event {
+	switch {
+	case e.UID != "":
+	case e.Object.Kind == source.KindService:
+		e.UID = r.uids[model.ServiceName{Namespace: e.Object.Namespace, Name: e.Object.Name}]
+	case e.Object.Kind == source.KindNode:
+		e.UID = e.Object.Name
+	}
+	return e
+}
+
+// Set makes problems all that an origin finds: new ones are recorded, those that it had before are not again until their
+// Events have expired, those that are missing are over.
+func (r *Recorder) Set(origin Origin, problems []Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before, now := r.known[object], r.o.Now()
+	before, now := r.known[origin], r.o.Now()
+	if len(problems) == 0 && len(before) == 0 {
+		return // the rule
+	}
 	after := make(map[Event]time.Time, len(problems))
 	for _, e := range problems {
+		e = r.identify(e)
 		recorded, ok := before[e]
 		if !ok {
 			recorded = now
 			r.log(e)
-			r.enqueue(e.api(r.o.Node, "", now))
+			r.enqueue(e, "", now)
 		}
 		after[e] = recorded
 	}
 	for e := range before {
 		if _, ok := after[e]; !ok {
-			r.o.Log.Info("problem is over", "object", object.String(), "reason", e.Reason, "note", e.Note)
+			r.o.Log.Info("problem is over", append(e.about(), "note", e.Note)...)
 		}
 	}
 	if len(after) == 0 {
-		delete(r.known, object)
+		delete(r.known, origin)
 		return
 	}
-	r.known[object] = after
+	r.known[origin] = after
 }
 
 // repeat records problems again that are older than an Event lives.
@@ -166,7 +207,7 @@ func (r *Recorder) repeat() {
 		for e, recorded := range problems {
 			if now.Sub(recorded) >= repeatAfter {
 				problems[e] = now
-				r.enqueue(e.api(r.o.Node, "", now))
+				r.enqueue(e, "", now)
 			}
 		}
 	}
@@ -177,11 +218,11 @@ func (r *Recorder) log(e Event) {
 	if e.Normal {
 		level = slog.LevelInfo
 	}
-	r.o.Log.Log(context.Background(), level, e.Note, "object", e.Object.String(), "reason", e.Reason)
+	r.o.Log.Log(context.Background(), level, e.Note, e.about()...)
 }
 
-func (r *Recorder) enqueue(event *eventsv1.Event) {
-	if r.o.Sink == nil {
+func (r *Recorder) enqueue(e Event, salt string, now time.Time) {
+	if r.o.Sink == nil || !e.hasObject() {
 		return
 	}
 	if len(r.queue) >= maxQueue {
@@ -191,7 +232,7 @@ func (r *Recorder) enqueue(event *eventsv1.Event) {
 		return
 	}
 	r.lost = 0
-	r.queue = append(r.queue, event)
+	r.queue = append(r.queue, e.api(r.o.Node, salt, now))
 	select {
 	case r.wake <- struct{}{}:
 	default:

@@ -94,9 +94,11 @@ func run(t *testing.T, o Options, test func(r *Recorder, log *strings.Builder)) 
 }
 
 var (
-	web    = source.Object{Kind: source.KindService, Namespace: "shop", Name: "web"}
-	other  = source.Object{Kind: source.KindService, Namespace: "shop", Name: "other"}
-	shared = Event{Object: web, UID: "u1", Reason: model.ReasonFrontendConflict, Action: ActionTranslate, Note: "taken"}
+	web   = source.Object{Kind: source.KindService, Namespace: "shop", Name: "web"}
+	other = source.Object{Kind: source.KindService, Namespace: "shop", Name: "other"}
+	// aboutWeb is one who finds problems of web.
+	aboutWeb = Model(model.ServiceName{Namespace: "shop", Name: "web"})
+	shared   = Event{Object: web, UID: "u1", Reason: model.ReasonFrontendConflict, Action: ActionTranslate, Note: "taken"}
 )
 
 func TestAProblemIsOneEventOnItsObject(t *testing.T) {
@@ -104,8 +106,9 @@ func TestAProblemIsOneEventOnItsObject(t *testing.T) {
 	run(t, Options{Sink: s, Node: "node-1"}, func(r *Recorder, log *strings.Builder) {
 		problem := model.Problem{Service: model.ServiceName{Namespace: "shop", Name: "web"},
 			Reason: model.ReasonFrontendConflict, Message: "spec.externalIPs: 192.0.2.1 belongs to shop/other"}
+		r.SetUID(problem.Service, "u1")
 		for range 5 {
-			r.Set(web, []Event{FromModel(problem, "u1")})
+			r.Set(aboutWeb, []Event{FromModel(problem)})
 		}
 		synctest.Wait()
 		if len(s.events()) != 1 {
@@ -131,14 +134,14 @@ func TestProblemsThatAreOverAreNotRepeatedAndNewOnesAreRecorded(t *testing.T) {
 	second := shared
 	second.Note = "also taken"
 	run(t, Options{Sink: s}, func(r *Recorder, log *strings.Builder) {
-		r.Set(web, []Event{shared})
-		r.Set(other, nil)
-		r.Set(web, []Event{second})
+		r.Set(aboutWeb, []Event{shared})
+		r.Set(Origin{Object: other}, nil)
+		r.Set(aboutWeb, []Event{second})
 		synctest.Wait()
 		if !strings.Contains(log.String(), `msg="problem is over" object="Service shop/web" reason=FrontendConflict note=taken`) {
 			t.Errorf("log %s", log)
 		}
-		r.Set(web, nil)
+		r.Set(aboutWeb, nil)
 		time.Sleep(3 * time.Hour)
 		synctest.Wait()
 		if want := []string{"taken", "also taken"}; !slices.Equal(s.notes(), want) || s.asked() != 2 {
@@ -150,7 +153,7 @@ func TestProblemsThatAreOverAreNotRepeatedAndNewOnesAreRecorded(t *testing.T) {
 func TestAProblemThatLastsIsRecordedAgainWhenItsEventHasExpired(t *testing.T) {
 	s := &server{}
 	run(t, Options{Sink: s}, func(r *Recorder, _ *strings.Builder) {
-		r.Set(web, []Event{shared})
+		r.Set(aboutWeb, []Event{shared})
 		time.Sleep(64 * time.Minute)
 		synctest.Wait()
 		if s.asked() != 1 {
@@ -167,11 +170,11 @@ func TestAProblemThatLastsIsRecordedAgainWhenItsEventHasExpired(t *testing.T) {
 
 func TestNodesThatSeeTheSameProblemMakeOneEvent(t *testing.T) {
 	s := &server{}
-	own := OnService(model.ServiceName{Namespace: "shop", Name: "web"}, "u1", ReasonServiceHealthcheck, ActionListen,
+	own := OnService(model.ServiceName{Namespace: "shop", Name: "web"}, ReasonServiceHealthcheck, ActionListen,
 		"open healthCheckNodePort 30000")
 	for _, node := range []string{"node-1", "node-2", "node-3"} {
 		run(t, Options{Sink: s, Node: node}, func(r *Recorder, _ *strings.Builder) {
-			r.Set(web, []Event{shared, own})
+			r.Set(aboutWeb, []Event{shared, own})
 			synctest.Wait()
 		})
 	}
@@ -233,7 +236,7 @@ func TestTheRateIsLimited(t *testing.T) {
 		for i := range maxQueue + 500 {
 			e := shared
 			e.UID = time.Duration(i).String()
-			r.Set(source.Object{Kind: "Service", Name: e.UID}, []Event{e})
+			r.Set(Origin{By: e.UID}, []Event{e})
 		}
 		synctest.Wait()
 		if s.asked() != burst {
@@ -257,7 +260,7 @@ func TestTheRateIsLimited(t *testing.T) {
 
 func TestWithoutAnAPIServerTheLogHasEverything(t *testing.T) {
 	run(t, Options{}, func(r *Recorder, log *strings.Builder) {
-		r.Set(web, []Event{shared})
+		r.Set(aboutWeb, []Event{shared})
 		synctest.Wait()
 		if !strings.Contains(log.String(), "taken") || len(r.queue) != 0 {
 			t.Errorf("log %s, queue %d", log, len(r.queue))
@@ -298,29 +301,81 @@ func TestAProblemOfTheSourceKeepsItsObject(t *testing.T) {
 	}
 }
 
-func TestReportedProblemsBecomeEventsWithoutALogLine(t *testing.T) {
+func TestEachOriginSpeaksForItself(t *testing.T) {
 	s := &server{}
 	name := model.ServiceName{Namespace: "shop", Name: "web"}
-	for _, node := range []string{"node-1", "node-2"} {
-		run(t, Options{Sink: s, Node: node}, func(r *Recorder, log *strings.Builder) {
-			r.ServiceProblem("u1", model.Problem{Service: name, Reason: model.ReasonFrontendConflict, Message: "conflict"})
-			r.ServiceProblem("u1", model.Problem{Service: name, Reason: ReasonServiceHealthcheck, Message: "port"})
-			r.SourceProblem(source.Problem{Object: web, Reason: source.ReasonInvalidField, Message: "field"})
-			r.SourceProblem(source.Problem{Where: "a.yaml", Reason: source.ReasonUnreadable, Message: "file"})
-			r.SourceProblem(source.Problem{Object: source.Object{Kind: "Pod", Name: "p"}, Message: "foreign"})
-			synctest.Wait()
-			if log.Len() > 0 {
-				t.Errorf("log %s", log)
-			}
-		})
-	}
+	run(t, Options{Sink: s}, func(r *Recorder, _ *strings.Builder) {
+		full := OnService(name, ReasonMapFull, ActionTranslate, "full")
+		r.Set(Programming(name), []Event{full})
+		r.Set(aboutWeb, []Event{shared})
+		r.Set(HealthPort(name, model.IPv4), []Event{OnService(name, ReasonServiceHealthcheck, ActionListen, "4")})
+		r.Set(HealthPort(name, model.IPv6), nil)
+		r.Set(aboutWeb, nil)
+		r.Set(Programming(name), []Event{full})
+		synctest.Wait()
+		if want := []string{"full", "taken", "4"}; !slices.Equal(s.notes(), want) {
+			t.Errorf("Events %q, want %q", s.notes(), want)
+		}
+	})
+}
+
+func TestTheEventsOfAServiceCarryTheUIDOfTheServiceThatNowHasTheName(t *testing.T) {
+	s := &server{}
+	name := model.ServiceName{Namespace: "shop", Name: "web"}
+	problem := []Event{FromModel(model.Problem{Service: name, Reason: model.ReasonFrontendConflict, Message: "taken"})}
+	run(t, Options{Sink: s}, func(r *Recorder, _ *strings.Builder) {
+		r.Set(aboutWeb, problem)
+		for _, uid := range []string{"u1", "u2", ""} {
+			r.SetUID(name, uid)
+			r.Set(aboutWeb, problem)
+			r.Record(OnService(name, ReasonBindConflict, ActionListen, "bound by "+uid))
+		}
+		synctest.Wait()
+	})
 	var got []string
 	for _, e := range s.events() {
-		got = append(got, e.ReportingInstance+" "+e.Action+" "+e.Reason)
+		got = append(got, string(e.Regarding.UID)+" "+e.Note)
 	}
-	want := []string{"shunt-node-1 Translate FrontendConflict", "shunt-node-1 Listen FailedToStartServiceHealthcheck",
-		"shunt-node-1 Translate InvalidField", "shunt-node-2 Listen FailedToStartServiceHealthcheck"}
+	want := []string{" taken", "u1 taken", "u1 bound by u1", "u2 taken", "u2 bound by u2", " bound by "}
 	if !slices.Equal(got, want) {
 		t.Errorf("Events %q, want %q", got, want)
 	}
+}
+
+func TestWhatIsAboutNoObjectOfTheAPIIsInTheLogAlone(t *testing.T) {
+	s := &server{}
+	run(t, Options{Sink: s}, func(r *Recorder, log *strings.Builder) {
+		r.Set(Origin{By: "a.yaml"}, []Event{
+			FromSource(source.Problem{Where: "a.yaml", Reason: source.ReasonUnreadable, Message: "no file"}, ""),
+			FromSource(source.Problem{Object: source.Object{Kind: "Pod", Name: "p"}, Message: "no such kind"}, ""),
+		})
+		r.Set(Origin{By: "a.yaml"}, nil)
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if s.asked() > 0 {
+			t.Errorf("Events %q", s.notes())
+		}
+		for _, want := range []string{"no file", "no such kind", "Pod p", "problem is over"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log lacks %q: %s", want, log)
+			}
+		}
+		if strings.Contains(log.String(), `object=" "`) {
+			t.Errorf("log %s", log)
+		}
+	})
+}
+
+func TestAProblemThatHappensAgainAndAgainIsOneEvent(t *testing.T) {
+	s := &server{}
+	run(t, Options{Sink: s}, func(r *Recorder, _ *strings.Builder) {
+		for range 3 {
+			r.Record(shared)
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if got := s.notes(); !slices.Equal(got, []string{"taken"}) {
+			t.Errorf("Events %q", got)
+		}
+	})
 }

@@ -4,7 +4,6 @@ package health
 
 import (
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -25,9 +24,9 @@ type ServicesOptions struct {
 	Listeners Listeners
 	// Healthy reports whether the agent itself keeps up; nil: it does. While it does not, every port answers 503.
 	Healthy func() bool
-	// Failed is told of a health port that cannot be opened, once until it could be or another error comes.
-	Failed func(model.ServiceName, error)
-	Log    *slog.Logger
+	// Opened is told after each attempt whether a Service's health port is as it should be; nil also when it is closed
+	// for good.
+	Opened func(model.ServiceName, model.Family, error)
 	// Listen is net.Listen where it is nil.
 	Listen ListenFunc
 }
@@ -53,8 +52,6 @@ type port struct {
 	healthy    func() bool
 	// servers are the open listeners, by address.
 	servers map[netip.Addr]*portServer
-	// failure is the last error that Failed was told of.
-	failure string
 }
 
 // NewServices returns a Services without open ports.
@@ -65,8 +62,8 @@ func NewServices(o ServicesOptions) *Services {
 	if o.Healthy == nil {
 		o.Healthy = func() bool { return true }
 	}
-	if o.Failed == nil {
-		o.Failed = func(model.ServiceName, error) {}
+	if o.Opened == nil {
+		o.Opened = func(model.ServiceName, model.Family, error) {}
 	}
 	return &Services{o: o, ports: map[portKey]*port{}}
 }
@@ -82,6 +79,7 @@ func (s *Services) Set(service model.ServiceName, checks []model.HealthCheck) {
 		if current != nil && (i < 0 || current.number != checks[i].Port) {
 			current.closeAll()
 			delete(s.ports, key)
+			s.o.Opened(service, family, nil)
 			current = nil
 		}
 		if i < 0 {
@@ -116,9 +114,18 @@ func (s *Services) Close() {
 	}
 }
 
-// open makes the listeners of a port those that there should be. When one cannot be opened, those that were opened
-// with it are closed again: a load balancer that probes different addresses must not see two answers.
+// open makes the listeners of a port those that there should be, and tells.
 func (s *Services) open(p *port) {
+	err := s.listen(p)
+	if err != nil {
+		err = fmt.Errorf("open healthCheckNodePort %d: %w: trying again at the next sync", p.number, err)
+	}
+	s.o.Opened(p.key.service, p.key.family, err)
+}
+
+// listen makes the listeners of a port those that there should be. When one cannot be opened, those that were opened
+// with it are closed again: a load balancer that probes different addresses must not see two answers.
+func (s *Services) listen(p *port) error {
 	want := s.addresses(p.key.family)
 	for address, server := range p.servers {
 		if !slices.Contains(want, address) {
@@ -137,13 +144,12 @@ func (s *Services) open(p *port) {
 				p.servers[a].close()
 				delete(p.servers, a)
 			}
-			s.failed(p, err)
-			return
+			return err
 		}
 		opened = append(opened, address)
 		p.servers[address] = p.serve(listener)
 	}
-	p.failure = ""
+	return nil
 }
 
 // addresses returns the addresses to listen on; the unspecified one for all.
@@ -156,16 +162,6 @@ func (s *Services) addresses(family model.Family) []netip.Addr {
 		return []netip.Addr{netip.IPv6Unspecified()}
 	}
 	return []netip.Addr{netip.IPv4Unspecified()}
-}
-
-func (s *Services) failed(p *port, err error) {
-	if err.Error() == p.failure {
-		return
-	}
-	p.failure = err.Error()
-	err = fmt.Errorf("open healthCheckNodePort %d: %w", p.number, err)
-	s.o.Log.Error("health port is closed, trying again at the next sync", "service", p.key.service.String(), "err", err)
-	s.o.Failed(p.key.service, err)
 }
 
 // network keeps the sockets of the families apart, so that both can have the port on all addresses.

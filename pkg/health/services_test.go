@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -27,13 +27,14 @@ type node struct {
 	broken map[string]error
 	// actual maps an open address to the one that it really is.
 	actual map[string]string
-	failed []string
+	// failed are the ports that were last said to be not as they should be, and why.
+	failed map[string]string
 
 	*Services
 }
 
 func newNode(t *testing.T) *node {
-	n := &node{t: t, healthy: true, broken: map[string]error{}, actual: map[string]string{},
+	n := &node{t: t, healthy: true, broken: map[string]error{}, failed: map[string]string{}, actual: map[string]string{},
 		addresses: map[model.Family][]netip.Addr{
 			model.IPv4: {netip.MustParseAddr("192.0.2.1")},
 			model.IPv6: {netip.MustParseAddr("2001:db8::1")},
@@ -41,9 +42,13 @@ func newNode(t *testing.T) *node {
 	n.Services = NewServices(ServicesOptions{
 		Listeners: func(f model.Family) ([]netip.Addr, bool) { return n.addresses[f], n.all },
 		Healthy:   func() bool { return n.healthy },
-		Failed:    func(s model.ServiceName, err error) { n.failed = append(n.failed, s.String()+": "+err.Error()) },
-		Log:       slog.New(slog.DiscardHandler),
-		Listen:    n.listen,
+		Opened: func(s model.ServiceName, f model.Family, err error) {
+			delete(n.failed, s.String()+" "+f.String())
+			if err != nil {
+				n.failed[s.String()+" "+f.String()] = err.Error()
+			}
+		},
+		Listen: n.listen,
 	})
 	t.Cleanup(n.Close)
 	return n
@@ -211,7 +216,7 @@ func TestPortsFollowTheAddressesOfTheNode(t *testing.T) {
 	n.wantOpen("an address less", "tcp4 192.0.2.2:30000")
 }
 
-func TestAPortThatCannotBeOpenedIsReportedOnceAndTriedAtEachSync(t *testing.T) {
+func TestAPortThatCannotBeOpenedIsReportedAndTriedAtEachSync(t *testing.T) {
 	n := newNode(t)
 	n.addresses[model.IPv4] = append(n.addresses[model.IPv4], netip.MustParseAddr("192.0.2.2"))
 	n.broken["192.0.2.2:30000"] = errors.New("listen tcp4 192.0.2.2:30000: bind: address already in use")
@@ -221,20 +226,27 @@ func TestAPortThatCannotBeOpenedIsReportedOnceAndTriedAtEachSync(t *testing.T) {
 	n.Sync()
 	n.Sync()
 	n.wantOpen("one address in use: none is open", "tcp4 192.0.2.1:30001", "tcp4 192.0.2.2:30001")
-	want := []string{"default/web: open healthCheckNodePort 30000: listen tcp4 192.0.2.2:30000: bind: " +
-		"address already in use"}
-	if !slices.Equal(n.failed, want) {
+	want := map[string]string{"default/web IPv4": "open healthCheckNodePort 30000: listen tcp4 192.0.2.2:30000: bind: " +
+		"address already in use: trying again at the next sync"}
+	if !maps.Equal(n.failed, want) {
 		t.Errorf("reported %q, want %q", n.failed, want)
 	}
 	delete(n.broken, "192.0.2.2:30000")
 	n.Sync()
 	n.wantOpen("free again", "tcp4 192.0.2.1:30000", "tcp4 192.0.2.1:30001", "tcp4 192.0.2.2:30000",
 		"tcp4 192.0.2.2:30001")
-	// A new fault of the same kind is reported again.
+	if len(n.failed) > 0 {
+		t.Errorf("still reported %q", n.failed)
+	}
+	// A port that is not wanted any more is no fault.
 	n.Set(web, nil)
 	n.broken["192.0.2.2:30000"] = errors.New("bind")
 	n.Set(web, check(model.IPv4, 30000, 1))
-	if len(n.failed) != 2 {
+	if len(n.failed) != 1 {
 		t.Errorf("reported %q", n.failed)
+	}
+	n.Set(web, nil)
+	if len(n.failed) > 0 {
+		t.Errorf("reported after it was closed for good %q", n.failed)
 	}
 }

@@ -15,13 +15,11 @@ import (
 func (r *Reconciler) event(e source.Event) {
 	switch e := e.(type) {
 	case source.SetService:
-		r.uids[e.Service.ServiceName] = e.UID
 		r.Model.SetService(e.Service)
-		r.serviceEvent(e.Service.ServiceName, e.Problems)
+		r.serviceEvent(e.Service.ServiceName, e.UID, e.Problems)
 	case source.DeleteService:
-		delete(r.uids, e.Name)
 		r.Model.DeleteService(e.Name)
-		r.serviceEvent(e.Name, e.Problems)
+		r.serviceEvent(e.Name, "", e.Problems)
 	case source.SetSlice:
 		r.owners[e.Slice.SliceName] = e.Slice.Service
 		// What happened before this process began is not its latency.
@@ -29,38 +27,38 @@ func (r *Reconciler) event(e source.Event) {
 			r.triggers[e.Slice.Service] = append(r.triggers[e.Slice.Service], trigger{e.Slice.Family, e.Triggered})
 		}
 		r.Model.SetSlice(e.Slice)
-		r.sliceEvent(e.Slice.SliceName, e.Problems)
+		r.sliceEvent(e.Slice.SliceName, e.UID, e.Problems)
 	case source.DeleteSlice:
 		delete(r.triggers, r.owners[e.Name])
 		delete(r.owners, e.Name)
 		r.Model.DeleteSlice(e.Name)
-		r.sliceEvent(e.Name, e.Problems)
+		r.sliceEvent(e.Name, "", e.Problems)
 	case source.SetNode:
 		r.nodeObject = e.Node
 		r.Model.SetNode(e.Node.Node)
-		r.Observer.SourceProblems("Node "+e.Node.Name, e.Problems)
+		r.Observer.SourceProblems("Node "+e.Node.Name, "", e.Problems)
 		r.evaluateNode()
 	case source.DeleteNode:
 		r.nodeObject = nil
 		r.Model.SetNode(model.Node{Name: e.Name})
 		r.evaluateNode()
 	case source.SetServiceCIDRs:
-		r.Observer.SourceProblems("ServiceCIDR", e.Problems)
+		r.Observer.SourceProblems("ServiceCIDR", "", e.Problems)
 	case source.SetProblems:
-		r.Observer.SourceProblems(e.Origin, e.Problems)
+		r.Observer.SourceProblems(e.Origin, "", e.Problems)
 	case source.Synced:
 		r.synced = true
 	}
 }
 
-func (r *Reconciler) serviceEvent(name model.ServiceName, problems []source.Problem) {
-	r.Observer.ServiceChanged(name)
-	r.Observer.SourceProblems("Service "+name.String(), problems)
+func (r *Reconciler) serviceEvent(name model.ServiceName, uid string, problems []source.Problem) {
+	r.Observer.ServiceChanged(name, uid)
+	r.Observer.SourceProblems("Service "+name.String(), uid, problems)
 }
 
-func (r *Reconciler) sliceEvent(name model.SliceName, problems []source.Problem) {
+func (r *Reconciler) sliceEvent(name model.SliceName, uid string, problems []source.Problem) {
 	r.Observer.SliceChanged(name)
-	r.Observer.SourceProblems("EndpointSlice "+name.Namespace+"/"+name.Name, problems)
+	r.Observer.SourceProblems("EndpointSlice "+name.Namespace+"/"+name.Name, uid, problems)
 }
 
 // setAddresses takes the addresses on the node's devices.

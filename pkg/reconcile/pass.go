@@ -56,7 +56,7 @@ func (r *Reconciler) changes(full, retry bool) []plan.Change {
 	changes := make([]plan.Change, len(names))
 	for i, name := range names {
 		changes[i] = plan.Change{Service: name, Ports: r.Model.Desired(name)}
-		r.Observer.Problems(name, r.uids[name], r.Model.Problems(name))
+		r.Observer.Problems(name, r.Model.Problems(name))
 	}
 	return changes
 }
@@ -133,12 +133,13 @@ func (r *Reconciler) schedule(now time.Time, failed bool) {
 	r.retryAt = now.Add(r.backoff)
 }
 
-// report tells of a pass: a failure once for each attempt, everything else at debug level but for the first.
+// report tells of a pass: of a failed attempt that there was one, the Observer says what failed; everything else at debug
+// level but for the first.
 func (r *Reconciler) report(p Pass) {
 	r.Observer.Passed(p)
-	for _, f := range p.Failures {
-		r.Log.Error("programming failed, it is tried again", "service", f.Port.ServiceName, "port", f.Port.Port,
-			"protocol", f.Port.Protocol, "family", f.Port.Family, "retry", r.backoff, "err", f.Err)
+	if len(p.Failures) > 0 {
+		r.Log.Error("programming failed in part, it is tried again", "failures", len(p.Failures), "retry", r.backoff,
+			"err", p.Failures[0].Err)
 	}
 	log := r.Log.Debug
 	if p.Full {

@@ -28,15 +28,17 @@ type Writer interface {
 
 // Observer is told what happens, for health, metrics and users. It is called from Run's goroutine and must not block.
 type Observer interface {
-	// ServiceChanged and SliceChanged are called for each event, before it is programmed.
-	ServiceChanged(model.ServiceName)
+	// ServiceChanged and SliceChanged are called for each event, before it is programmed. uid is empty for a Service
+	// that is gone, or has none.
+	ServiceChanged(name model.ServiceName, uid string)
 	SliceChanged(model.SliceName)
 	// NodeChanged has the Node object, nil when there is none, and the node's addresses as they are used.
 	NodeChanged(*source.Node, node.IPs)
-	// Problems replaces what is wrong with one Service, its slices included. uid may be empty.
-	Problems(service model.ServiceName, uid string, problems []model.Problem)
-	// SourceProblems replaces what is wrong at one place: an object's fields, a file, the API server.
-	SourceProblems(origin string, problems []source.Problem)
+	// Problems replaces what is wrong with one Service, its slices included.
+	Problems(service model.ServiceName, problems []model.Problem)
+	// SourceProblems replaces what is wrong at one place: an object's fields, a file, the API server. uid is the
+	// object's, empty when there is no single one.
+	SourceProblems(origin, uid string, problems []source.Problem)
 	// Programmed is called for each Service of a pass that could be written, with its state; none: it is gone.
 	Programmed(service model.ServiceName, ports []model.ServicePort, checks []model.HealthCheck)
 	// Passed ends a pass.
@@ -100,8 +102,6 @@ type Reconciler struct {
 	// full: the next pass writes all Services and removes all others.
 	full    bool
 	auditAt time.Time
-	// uids of the Services, for Kubernetes Events.
-	uids map[model.ServiceName]string
 	// owners of the slices, to find a slice's Service when it goes.
 	owners map[model.SliceName]model.ServiceName
 	// triggers are the changes that slices report and that are not programmed yet.
@@ -138,7 +138,6 @@ func New(o Options) *Reconciler {
 	}
 	return &Reconciler{
 		Options:  o,
-		uids:     map[model.ServiceName]string{},
 		owners:   map[model.SliceName]model.ServiceName{},
 		triggers: map[model.ServiceName][]trigger{},
 		failed:   map[model.ServiceName]struct{}{},

@@ -238,11 +238,11 @@ type fakeObserver struct {
 	programmed []string
 }
 
-func (o *fakeObserver) ServiceChanged(model.ServiceName)                    {}
-func (o *fakeObserver) SliceChanged(model.SliceName)                        {}
-func (o *fakeObserver) NodeChanged(*source.Node, node.IPs)                  {}
-func (o *fakeObserver) Problems(model.ServiceName, string, []model.Problem) {}
-func (o *fakeObserver) SourceProblems(string, []source.Problem)             {}
+func (o *fakeObserver) ServiceChanged(model.ServiceName, string)        {}
+func (o *fakeObserver) SliceChanged(model.SliceName)                    {}
+func (o *fakeObserver) NodeChanged(*source.Node, node.IPs)              {}
+func (o *fakeObserver) Problems(model.ServiceName, []model.Problem)     {}
+func (o *fakeObserver) SourceProblems(string, string, []source.Problem) {}
 func (o *fakeObserver) Programmed(n model.ServiceName, _ []model.ServicePort, _ []model.HealthCheck) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
