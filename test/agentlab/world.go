@@ -59,8 +59,14 @@ type World struct {
 // New makes the two nodes. No agent runs yet.
 func New(t testing.TB) *World {
 	t.Helper()
+	return NewLayout(t, lab.Routed)
+}
+
+// NewLayout is New with another way to connect the pods.
+func NewLayout(t testing.TB, layout lab.Layout) *World {
+	t.Helper()
 	l := lab.New(t)
-	w := &World{T: t, Lab: l, Node: l.Node(lab.NodeOptions{}), Neighbour: l.Node(lab.NodeOptions{})}
+	w := &World{T: t, Lab: l, Node: l.Node(lab.NodeOptions{Layout: layout}), Neighbour: l.Node(lab.NodeOptions{Layout: layout})}
 	w.Manifests = w.Node.File("manifests")
 	w.Must(os.Mkdir(w.Manifests, 0o755))
 	var err error
