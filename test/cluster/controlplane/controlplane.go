@@ -136,7 +136,7 @@ func (c *ControlPlane) StartAPIServer() error {
 }
 
 func (c *ControlPlane) startControllerManager() error {
-	kubeconfig, err := c.Kubeconfig("controller-manager", c.Address(), "system:kube-controller-manager")
+	kubeconfig, err := c.Kubeconfig("controller-manager", c.Address(), "system:kube-controller-manager", "system:masters")
 	if err != nil {
 		return err
 	}

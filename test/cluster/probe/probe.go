@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
@@ -95,8 +94,9 @@ func (r *Result) count(reply process.Reply, strange string, err error) {
 
 func failure(err error) string {
 	var errno unix.Errno
+	var timeout net.Error
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, unix.EPERM):
+	case errors.Is(err, unix.EPERM), errors.As(err, &timeout) && timeout.Timeout(): // ETIMEDOUT is one as well
 		return Dropped
 	case errors.Is(err, unix.ECONNREFUSED):
 		return Refused
@@ -124,7 +124,9 @@ func once(in Request) (process.Reply, string, error) {
 		_ = stream.SetLinger(0) // no TIME_WAIT in a namespace where ports are few
 	}
 	_ = connection.SetDeadline(time.Now().Add(in.Timeout))
-	if _, err := connection.Write([]byte("who\n")); err != nil {
+	_, err = connection.Write([]byte("who\n"))
+	// Netfilter lets a datagram of the node itself fail with EPERM, and with what it answers in the next call.
+	if rejected := in.Network == process.UDP && errors.Is(err, unix.EPERM); err != nil && !rejected {
 		return process.Reply{}, strange, err
 	}
 	line, err := readAnswer(in.Network, connection)

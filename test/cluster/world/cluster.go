@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"github.com/shunt-lb/shunt/test/cluster/binaries"
 	"github.com/shunt-lb/shunt/test/cluster/controlplane"
@@ -69,15 +71,38 @@ func (c *Cluster) makeObjects(ctx context.Context) error {
 			return fmt.Errorf("set status of node: %w", err)
 		}
 	}
+	if err := c.admitAgent(ctx); err != nil {
+		return err
+	}
+	return c.MakeNamespace(ctx, markerNamespace)
+}
+
+// admitAgent gives the agent's user the role that deploy/ has for it.
+func (c *Cluster) admitAgent(ctx context.Context) error {
+	file, err := binaries.Deploy("base", "clusterrole.yaml")
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read the agent's role: %w", err)
+	}
+	role := &rbacv1.ClusterRole{}
+	if err := yaml.UnmarshalStrict(content, role); err != nil {
+		return fmt.Errorf("read the agent's role: %w", err)
+	}
+	if _, err := c.API.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("make the agent's role: %w", err)
+	}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: shuntUser},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: shuntUser}},
 	}
 	if _, err := c.API.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("bind the agent to its role: %w", err)
 	}
-	return c.MakeNamespace(ctx, markerNamespace)
+	return nil
 }
 
 // nodes are the nodes of every world.
@@ -125,7 +150,7 @@ func (c *Cluster) Settle(ctx context.Context, worlds ...*World) (time.Duration, 
 	defer remove()
 	for _, w := range worlds {
 		for _, address := range addresses {
-			if err := await(ctx, w.Client, address); err != nil {
+			if err := w.await(ctx, address); err != nil {
 				return 0, fmt.Errorf("wait for the proxy of %s: %w (its log is %s)", w.Name, err, w.LogFile())
 			}
 		}
@@ -185,10 +210,10 @@ func Slice(service string, addresses []string, port int32) *discoveryv1.Endpoint
 	return slice
 }
 
-// await asks an address until somebody answers.
-func await(ctx context.Context, client *lab.Process, address netip.AddrPort) error {
+// await asks an address until somebody answers, as long as there is a proxy that may let them.
+func (w *World) await(ctx context.Context, address netip.AddrPort) error {
 	for {
-		result, err := probe.Run(client, probe.Request{
+		result, err := probe.Run(w.Client, probe.Request{
 			Network: process.TCP, To: address, Count: 1, Timeout: 100 * time.Millisecond,
 		})
 		if err != nil {
@@ -198,6 +223,8 @@ func await(ctx context.Context, client *lab.Process, address netip.AddrPort) err
 			return nil
 		}
 		select {
+		case <-w.proxy.Done():
+			return fmt.Errorf("the proxy has ended: %w", w.proxy.Wait())
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not answer: %v", address, result.Failures)
 		case <-time.After(5 * time.Millisecond):

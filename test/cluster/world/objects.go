@@ -92,26 +92,17 @@ func (c *Cluster) AwaitSlices(ctx context.Context, service *corev1.Service) erro
 	if len(service.Spec.Selector) == 0 || service.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, settlePatience)
-	defer cancel()
-	for {
+	return c.Await(ctx, "the slices of "+service.Name, func() (bool, error) {
 		want, err := c.wantedEndpoints(ctx, service)
 		if err != nil {
-			return err
+			return false, err
 		}
 		have, err := c.publishedEndpoints(ctx, service)
 		if err != nil {
-			return err
+			return false, err
 		}
-		if slices.Equal(want, have) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("wait for the slices of %s: have %v, want %v", service.Name, have, want), ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+		return slices.Equal(want, have), fmt.Errorf("have %v, want %v", have, want)
+	})
 }
 
 func (c *Cluster) wantedEndpoints(ctx context.Context, service *corev1.Service) ([]string, error) {
@@ -127,8 +118,7 @@ func (c *Cluster) wantedEndpoints(ctx context.Context, service *corev1.Service) 
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 		})
 		terminating := pod.DeletionTimestamp != nil
-		ready := service.Spec.PublishNotReadyAddresses || serving && !terminating
-		serving = serving || service.Spec.PublishNotReadyAddresses
+		ready := service.Spec.PublishNotReadyAddresses || serving && !terminating // as the controller has it
 		for _, ip := range pod.Status.PodIPs {
 			if hasFamily(service, strings.Contains(ip.IP, ":")) {
 				lines = append(lines, endpointLine(ip.IP, ready, serving, terminating, service.Spec.TrafficDistribution != nil && ready))
@@ -190,4 +180,31 @@ func (c *Cluster) publishedEndpoints(ctx context.Context, service *corev1.Servic
 	}
 	slices.Sort(lines)
 	return slices.Compact(lines), nil
+}
+
+// AwaitMirror waits until a slice mirrors the Endpoints of a Service.
+func (c *Cluster) AwaitMirror(ctx context.Context, namespace, service string) error {
+	return c.Await(ctx, "a slice of Endpoints "+service, func() (bool, error) {
+		list, err := c.API.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: discoveryv1.LabelServiceName + "=" + service,
+		})
+		return err == nil && len(list.Items) > 0, err
+	})
+}
+
+// Await waits until something is so.
+func (c *Cluster) Await(ctx context.Context, what string, so func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, settlePatience)
+	defer cancel()
+	for {
+		done, err := so()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, errors.Join(err, ctx.Err()))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }

@@ -69,7 +69,7 @@ func New(l *lab.Lab, name string, control *controlplane.ControlPlane) (*World, e
 	})
 	w.Outside = l.Client(lab.ClientOptions{Name: "outside"}).Process()
 	for _, node := range []*lab.Node{w.Node, remote} {
-		if err := defaultRoutes(node); err != nil {
+		if err := prepareNode(node); err != nil {
 			return nil, err
 		}
 	}
@@ -87,7 +87,14 @@ func New(l *lab.Lab, name string, control *controlplane.ControlPlane) (*World, e
 	return w, err
 }
 
-func defaultRoutes(node *lab.Node) error {
+// prepareNode gives the node default routes, as nodes have them, and lets it send an ICMP error for each packet that is
+// refused: the kernel's limit of one a second for a peer would show as silence.
+func prepareNode(node *lab.Node) error {
+	for _, setting := range []string{"ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"} {
+		if err := node.Set(setting, "0"); err != nil {
+			return err
+		}
+	}
 	for prefix, gateway := range map[string]string{"0.0.0.0/0": gateway4, "::/0": gateway6} {
 		if err := node.AddRoute(netip.MustParsePrefix(prefix), "eth0", netip.MustParseAddr(gateway)); err != nil {
 			return err
