@@ -22,9 +22,14 @@ demo: build ## a node in network namespaces, and the story of one connection (ro
 	bin/shunt demo
 
 .PHONY: test
-test: ## all tests, the quick part of the slow suites included (root)
+test: ## all tests, the quick part of the slow suites included, then test-deploy (root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root: most tests load programs and make namespaces; make test-unit does without" >&2; exit 1; }
 	go test -timeout 20m ./...
+	$(MAKE) test-deploy
+
+.PHONY: test-deploy
+test-deploy: ## chart and overlays, by helm and kustomize themselves (their first build takes minutes)
+	cd tools/deploy && go test -timeout 20m ./...
 
 .PHONY: test-unit
 test-unit: ## the tests that need neither root nor a kernel feature
@@ -44,8 +49,9 @@ format: ## format C and Go
 	gofmt -w cmd pkg test tools
 
 .PHONY: lint
-lint: ## vet, formats, staticcheck, the import and licence rules
+lint: ## vet (tools/deploy too), formats, staticcheck, the import and licence rules
 	go vet ./...
+	cd tools/deploy && go vet ./...
 	@out=$$(gofmt -l cmd pkg test tools); [ -z "$$out" ] || { echo "gofmt would change:"; echo "$$out"; exit 1; }
 	$(CLANG_FORMAT) --dry-run -Werror bpf/*.c bpf/*.h
 	go tool staticcheck ./...
