@@ -7,6 +7,7 @@ module github.com/shunt-lb/shunt/test/cluster
 go 1.26.0
 
 require (
+	github.com/cilium/ebpf v0.22.0
 	github.com/shunt-lb/shunt v0.0.0
 	go.etcd.io/etcd/server/v3 v3.7.0
 	golang.org/x/sys v0.50.0

@@ -39,8 +39,9 @@ var commands = []string{
 // Path is the file of a program: etcd, kube-apiserver, kube-controller-manager, kubectl or kube-proxy.
 func (r Reference) Path(program string) string { return filepath.Join(r.directory, program) }
 
-// BuildReference builds what is not in the cache. Several processes may call it at once: one builds.
-func BuildReference() (Reference, error) {
+// BuildReference builds what is not in the cache: the programs named, or all. Several processes may call it at once:
+// one builds.
+func BuildReference(programs ...string) (Reference, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return Reference{}, fmt.Errorf("find cache directory: %w", err)
@@ -60,8 +61,9 @@ func BuildReference() (Reference, error) {
 	defer unlock()
 	reference := Reference{directory}
 	for _, command := range commands {
-		target := reference.Path(filepath.Base(command))
-		if _, err := os.Stat(target); err == nil {
+		name := filepath.Base(command)
+		target := reference.Path(name)
+		if _, err := os.Stat(target); err == nil || len(programs) > 0 && !slices.Contains(programs, name) {
 			continue
 		}
 		if err := build(command, target); err != nil {
@@ -73,7 +75,7 @@ func BuildReference() (Reference, error) {
 
 // BuildShunt builds the shunt of this tree, as make build does.
 func BuildShunt(target string) error {
-	root, err := shuntRoot()
+	root, err := Root()
 	if err != nil {
 		return err
 	}
@@ -83,7 +85,7 @@ func BuildShunt(target string) error {
 
 // Deploy is the path of a file below deploy/ of this tree.
 func Deploy(elements ...string) (string, error) {
-	root, err := shuntRoot()
+	root, err := Root()
 	return filepath.Join(append([]string{root, "deploy"}, elements...)...), err
 }
 
@@ -134,7 +136,8 @@ func fingerprintOf(commands []string) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-func shuntRoot() (string, error) {
+// Root is where the module of shunt is.
+func Root() (string, error) {
 	root, err := goCommand("", os.Environ(), "list", "-m", "-f", "{{.Dir}}", "github.com/shunt-lb/shunt")
 	return strings.TrimSpace(root), err
 }
