@@ -24,6 +24,7 @@ type Fake struct {
 	stats     map[uint32]ServiceStats
 	drops     []uint64
 	meta      Meta
+	packets   fakePackets
 
 	operations int
 	before     func(Operation) error

@@ -120,6 +120,11 @@ func (f *Fake) DeleteSourceRanges(ranges []SourceRange) (int, error) {
 
 // ResetServiceStats implements Writer.
 func (f *Fake) ResetServiceStats(ids []uint32) (int, error) {
+	f.mu.Lock()
+	for _, id := range ids {
+		delete(f.packets.stats, id)
+	}
+	f.mu.Unlock()
 	return fakeDelete(f, MapServiceStats, f.stats, ids)
 }
 

@@ -97,7 +97,7 @@ func (k *Kernel) open(dir string, o Options) error {
 			return err
 		}
 	}
-	return nil
+	return k.openPacketPins(dir, o)
 }
 
 func (k *Kernel) openPin(dir, name string, o Options) error {
@@ -118,8 +118,9 @@ func (k *Kernel) openPin(dir, name string, o Options) error {
 	return checkShape(name, m)
 }
 
-func checkShape(name string, m *ebpf.Map) error {
-	s := shapes()[name]
+func checkShape(name string, m *ebpf.Map) error { return shapes()[name].check(name, m) }
+
+func (s shape) check(name string, m *ebpf.Map) error {
 	if m.KeySize() != uint32(s.key) || s.value != 0 && m.ValueSize() != uint32(s.value) {
 		return fmt.Errorf("map %s has keys of %d and values of %d bytes, not %d and %d: another program's pin, or "+
 			"another version's", name, m.KeySize(), m.ValueSize(), s.key, s.value)

@@ -245,6 +245,10 @@ func (k *Kernel) Usage() (map[string]Usage, error) {
 	set(MapSourceRanges, ranges, err)
 	pins, err := count(k.AffinityEntries(), nil)
 	set(MapAffinity, pins, err)
+	if k.maps[MapConntrack] != nil {
+		flows, err := count(k.Flows(), nil)
+		set(MapConntrack, flows, err)
+	}
 	return usage, firstErr
 }
 

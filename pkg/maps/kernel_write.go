@@ -100,6 +100,9 @@ func (k *Kernel) ResetServiceStats(ids []uint32) (int, error) {
 		if err := k.maps[MapServiceStats].Put(id, zero); err != nil {
 			return i, k.writeError(MapServiceStats, err)
 		}
+		if err := k.resetPacketStats(id, cpus); err != nil {
+			return i, err
+		}
 	}
 	return len(ids), nil
 }

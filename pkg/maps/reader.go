@@ -31,6 +31,12 @@ type Reader interface {
 	SourceRanges() iter.Seq2[SourceRange, error]
 	AffinityEntries() iter.Seq2[Entry[AffinityKey, AffinityValue], error]
 
+	// What the packet path has, nothing where it has never been on. Flows are the elements of conntrack, two for each
+	// flow; PacketStats are as ServiceStats, nil for nothing.
+	Flows() iter.Seq2[Entry[ConntrackKey, ConntrackValue], error]
+	PacketStats(ids []uint32) ([]PacketStats, error)
+	PacketSettings() (PacketSettings, bool, error)
+
 	// Usage returns how many elements each map holds and can hold, by map name.
 	Usage() (map[string]Usage, error)
 }
