@@ -111,6 +111,9 @@ func List(bpffs string) ([]Attachment, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("read directory of links: %w (%w)", loader.ErrPermission, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read directory of links: %w", err)
 	}
