@@ -29,13 +29,13 @@ const (
 	pause    = 10 * time.Millisecond
 )
 
-// asShunt makes the test binary shunt itself, so that no other binary is needed.
-const asShunt = "as-shunt"
+// AsShunt is the first argument that makes the test binary shunt itself, so that no other binary is needed.
+const AsShunt = "as-shunt"
 
 // Main belongs into TestMain. Operations extend what the lab's processes can do.
 func Main(m *testing.M, operations ...process.Operations) {
 	lab.Main(operations...)
-	if len(os.Args) > 1 && os.Args[1] == asShunt {
+	if len(os.Args) > 1 && os.Args[1] == AsShunt {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		status := cli.Run(ctx, os.Args[2:], os.Stdout, os.Stderr)
 		stop()
@@ -116,7 +116,7 @@ func (w *World) Pins() string { return filepath.Join(w.Node.BPFFS, loader.Direct
 // AgentCommand is the command line of the agent; flags come last and so override what is there.
 func (w *World) AgentCommand(flags ...string) *exec.Cmd {
 	arguments := []string{
-		asShunt, "agent", "--manifests", w.Manifests, "--node-name", w.Node.Name,
+		AsShunt, "agent", "--manifests", w.Manifests, "--node-name", w.Node.Name,
 		"--cgroup-root", w.Node.CgroupRoot, "--bpffs", w.Node.BPFFS,
 		"--max-services=512", "--max-backends=1024", "--max-slots=4096", "--max-affinity=1024", "--max-source-ranges=64",
 	}
@@ -169,10 +169,10 @@ func (w *World) Shunt(arguments ...string) string {
 	return output
 }
 
-// TryShunt runs a command of shunt on the node.
+// TryShunt runs a command of shunt on the node. Flags among the arguments override the node's own.
 func (w *World) TryShunt(arguments ...string) (output, stderr string, err error) {
 	var out, errors bytes.Buffer
-	command := exec.Command("/proc/self/exe", append(append([]string{asShunt}, arguments...), "--bpffs", w.Node.BPFFS)...)
+	command := exec.Command("/proc/self/exe", append([]string{AsShunt, "--bpffs", w.Node.BPFFS}, arguments...)...)
 	command.Stdout, command.Stderr = &out, &errors
 	err = w.Node.Start("shunt", command).Wait()
 	return out.String(), errors.String(), err

@@ -135,6 +135,10 @@ func TestAFullMapIsReportedAndHurtsNobodyElse(t *testing.T) {
 			return strings.Contains(text, name+want+"\n"), text
 		})
 	}
+	w.Eventually("metric of failures", func() (bool, string) {
+		text := metrics(w, host)
+		return strings.Contains(text, "shunt_sync_failures_total{family=\"IPv4\"}"), text
+	})
 	w.Write("grown", grown(10)...)
 	awaitElements(w, map[string]int{maps.MapBackends: 10 + 3})
 }
