@@ -6,6 +6,8 @@ CLANG_FORMAT := clang-format-19
 VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS      := -s -w -X github.com/shunt-lb/shunt/pkg/version.version=$(VERSION)
 export CGO_ENABLED := 0
+# A module of its own; Kubernetes is built with the compiler's own choice about cgo, and so are the tests beside it.
+IN_CLUSTER   := cd test/cluster && env -u CGO_ENABLED
 
 .DEFAULT_GOAL := help
 
@@ -22,10 +24,15 @@ demo: build ## a node in network namespaces, and the story of one connection (ro
 	bin/shunt demo
 
 .PHONY: test
-test: ## all tests, the quick part of the slow suites included, then test-deploy (root)
+test: ## all tests, test-deploy and the quick part of test-cluster included (root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root: most tests load programs and make namespaces; make test-unit does without" >&2; exit 1; }
 	go test -timeout 20m ./...
 	$(MAKE) test-deploy
+	$(IN_CLUSTER) go test -short -timeout 40m ./...
+
+.PHONY: test-cluster
+test-cluster: ## all comparisons with the real kube-proxy and API server (root, nftables; the first builds both)
+	$(IN_CLUSTER) go test -timeout 60m ./...
 
 .PHONY: test-deploy
 test-deploy: ## chart and overlays, by helm and kustomize themselves (their first build takes minutes)
@@ -38,6 +45,18 @@ test-unit: ## the tests that need neither root nor a kernel feature
 .PHONY: test-kernels
 test-kernels: ## the kernel tests on Debian's 6.1 and 6.12, emulated (needs qemu-system-x86, xz-utils)
 	go run ./test/kernels
+
+.PHONY: bench
+bench: ## what Services cost: direct, kube-proxy and shunt, interleaved; updates docs/benchmarks.md (root)
+	cd test/cluster && go run ./perf -document ../../docs/benchmarks.md
+
+.PHONY: bench-short
+bench-short: ## the same in a minute, to see that it works (root)
+	cd test/cluster && go run ./perf -short
+
+.PHONY: bench-programming
+bench-programming: ## planning and writing 10,000 Services of 10 endpoints (root)
+	go test -run '^$$' -bench '^Benchmark(Program|Change|ReadBack)$$' -benchtime 3x ./test/maps
 
 .PHONY: generate
 generate: ## rebuild the BPF objects and their Go
@@ -55,6 +74,7 @@ lint: ## vet (tools/deploy too), formats, staticcheck, the import and licence ru
 	@out=$$(gofmt -l cmd pkg test tools); [ -z "$$out" ] || { echo "gofmt would change:"; echo "$$out"; exit 1; }
 	$(CLANG_FORMAT) --dry-run -Werror bpf/*.c bpf/*.h
 	go tool staticcheck ./...
+	staticcheck=$$(go tool -n staticcheck) && $(IN_CLUSTER) sh -c "go vet ./... && $$staticcheck ./..."
 	go run ./tools/lint
 
 .PHONY: clean

@@ -313,7 +313,9 @@ var sliceCases = []testCase{{
 	steps: []step{{
 		change: func(e *env) {
 			e.service("web", handwritten, only(corev1.IPv4Protocol))
+			//lint:ignore SA1019 the old API is what is tested
 			endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+			//lint:ignore SA1019 the old API is what is tested
 			endpoints.Subsets = []corev1.EndpointSubset{{
 				Addresses: []corev1.EndpointAddress{{IP: world.Address4("remote-1")}},
 				Ports:     []corev1.EndpointPort{{Port: world.Port, Protocol: corev1.ProtocolTCP}},
