@@ -48,11 +48,11 @@ test-kernels: ## the kernel tests on Debian's 6.1 and 6.12, emulated (needs qemu
 
 .PHONY: bench
 bench: ## what Services cost: direct, kube-proxy and shunt, interleaved; updates docs/benchmarks.md (root)
-	cd test/cluster && go run ./perf -document ../../docs/benchmarks.md
+	$(IN_CLUSTER) go run ./perf -document ../../docs/benchmarks.md
 
 .PHONY: bench-short
 bench-short: ## the same in a minute, to see that it works (root)
-	cd test/cluster && go run ./perf -short
+	$(IN_CLUSTER) go run ./perf -short
 
 .PHONY: bench-programming
 bench-programming: ## planning and writing 10,000 Services of 10 endpoints (root)

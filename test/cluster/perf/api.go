@@ -9,7 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"path"
+	urlpath "path"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,7 +75,7 @@ func (a *api) encode(resource, version, kind string, list any) error {
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	content, known := a.lists[path.Base(r.URL.Path)]
+	content, known := a.lists[urlpath.Base(r.URL.Path)]
 	w.Header().Set("Content-Type", "application/json")
 	query := r.URL.Query()
 	switch {

@@ -27,16 +27,15 @@ const (
 //
 // Node-2 has no proxy, and nothing that tracks connections.
 type world struct {
-	variant  variant
-	node     *lab.Node
-	far      *lab.Node
-	client   *lab.Process
-	local    *lab.Process
-	remote   *lab.Process
-	outside  *lab.Process
-	proxy    *lab.Program
-	started  startCost
-	services int
+	variant variant
+	node    *lab.Node
+	far     *lab.Node
+	client  *lab.Process
+	local   *lab.Process
+	remote  *lab.Process
+	outside *lab.Process
+	proxy   *lab.Program
+	started startCost
 }
 
 // startCost is what it took the proxy to program all Services from empty.

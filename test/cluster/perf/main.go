@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command perf measures what Services cost: the same operations between the same pods directly, through kube-proxy in
+// its modes and through shunt, in one run and interleaved. docs/benchmarks.md describes the method and has the figures
+// of the last run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/shunt-lb/shunt/test/cluster/binaries"
+	"github.com/shunt-lb/shunt/test/cluster/perf/traffic"
+	"github.com/shunt-lb/shunt/test/lab"
+)
+
+// helperArgument is by which this program runs itself as the processes of its labs.
+const helperArgument = "lab-helper"
+
+// settings of a run.
+type settings struct {
+	rounds    int
+	sample    time.Duration // CPU time that a sample should take
+	services  []int
+	endpoints int // of the agent whose memory is measured
+	cpu       int
+	document  string // file to write the report to
+
+	reference binaries.Reference
+	shunt     string // the binary
+}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == helperArgument {
+		fail(lab.Helper(os.Args[2:], traffic.Operations()))
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	settings := fullSettings()
+	short := flag.Bool("short", false, "prove that it works; the figures mean little")
+	flag.IntVar(&settings.rounds, "rounds", settings.rounds, "samples of each figure")
+	flag.DurationVar(&settings.sample, "sample", settings.sample, "CPU time of a sample")
+	flag.IntVar(&settings.cpu, "cpu", settings.cpu, "CPU that clients and servers share")
+	flag.StringVar(&settings.document, "document", "", "file whose figures to replace by this run's")
+	flag.Parse()
+	if *short {
+		short := shortSettings()
+		short.cpu, short.document = settings.cpu, settings.document
+		settings = short
+	}
+	fail(run(ctx, settings, []string{helperArgument}, os.Stdout, os.Stderr))
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "perf:", err)
+		os.Exit(1)
+	}
+}
+
+func fullSettings() settings {
+	return settings{
+		rounds: 15, sample: 50 * time.Millisecond, services: []int{10, 10_000}, endpoints: 100_000,
+		cpu: runtime.NumCPU() - 1,
+	}
+}
+
+func shortSettings() settings {
+	return settings{
+		rounds: 1, sample: 2 * time.Millisecond, services: []int{10}, endpoints: 1000, cpu: runtime.NumCPU() - 1,
+	}
+}
+
+// run measures and writes the report.
+func run(ctx context.Context, settings settings, helper []string, output, progress io.Writer) (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("the lab makes network namespaces and cgroups: run as root")
+	}
+	if settings.reference, err = binaries.BuildReference("kube-proxy"); err != nil {
+		return err
+	}
+	directory, err := os.MkdirTemp("", "shunt-perf")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
+	settings.shunt = filepath.Join(directory, "shunt")
+	if err := binaries.BuildShunt(settings.shunt); err != nil {
+		return err
+	}
+	b := &bench{settings: settings, cases: allCases(), progress: progress}
+	if b.kernel, err = findKernelThread(settings.cpu); err != nil {
+		return err
+	}
+	r := &report{bench: b}
+	if r.memory, err = measureMemory(ctx, helper, settings); err != nil {
+		return err
+	}
+	err = b.inWorlds(ctx, helper, variants(settings), func() error {
+		if err := errors.Join(b.calibrate(), b.run()); err != nil {
+			return err
+		}
+		r.programs, err = b.programCosts()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.write(output), r.replace(settings.document), b.verdict())
+}
+
+// inWorlds makes a world for each variant, one in the other, and runs body in the last.
+func (b *bench) inWorlds(ctx context.Context, helper []string, left []variant, body func() error) error {
+	if len(left) == 0 {
+		return body()
+	}
+	return lab.Run(ctx, helper, func(l *lab.Lab) error {
+		fmt.Fprintf(b.progress, "make a world with %s\n", left[0].name())
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		w, err := newWorld(ctx, l, left[0], b.settings)
+		if err != nil {
+			return err
+		}
+		b.worlds = append(b.worlds, w)
+		return b.inWorlds(ctx, helper, left[1:], body)
+	})
+}
+
+// verdict is an error when operations failed: figures are no proof then.
+func (b *bench) verdict() error {
+	if len(b.failures) > 0 {
+		return fmt.Errorf("%d samples failed, the first: %s", len(b.failures), b.failures[0])
+	}
+	return nil
+}
