@@ -234,29 +234,32 @@ func (r *Reconciler) nextDue() (time.Time, bool) {
 	if at, ok := r.Writer.Due(); ok {
 		earlier(at)
 	}
+	// Nothing of what follows is done sooner than this: to be woken for it would be to be woken in vain, at once again.
+	pause := r.lastPass.Add(r.MinSyncPeriod)
 	if !r.retryAt.IsZero() {
-		earlier(r.retryAt)
+		earlier(later(r.retryAt, pause))
 	}
 	if r.auditDue() {
-		earlier(r.auditAt)
+		earlier(later(r.auditAt, pause))
 	}
 	if r.synced && r.addressesKnown && (r.full || r.Model.Dirty() || r.addressesChanged) {
-		earlier(r.lastPass.Add(r.MinSyncPeriod))
+		earlier(pause)
 	}
 	return next, !next.IsZero()
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // work does what is due.
 func (r *Reconciler) work() {
 	now := r.Now()
 	if at, ok := r.Writer.Due(); ok && !at.After(now) {
-		if err := r.Writer.Collect().Err(); err != nil {
-			r.Log.Warn("removing what is not used any more failed, it is tried again", "err", err)
-		}
-		if r.checkAgain {
-			r.stale.check()
-			_, r.checkAgain = r.Writer.Due()
-		}
+		r.collect(now)
 	}
 	if !r.synced || !r.addressesKnown || now.Before(r.lastPass.Add(r.MinSyncPeriod)) {
 		return
@@ -267,6 +270,22 @@ func (r *Reconciler) work() {
 	retry := !r.retryAt.IsZero() && !r.retryAt.After(now)
 	if retry || r.full || r.addressesChanged || r.Model.Dirty() {
 		r.pass(retry)
+	}
+}
+
+// collect gives up what nobody uses any more. What failed may have found no room, and now there is some: it is tried
+// again without waiting for its time, which during many changes of a large Service moves far away.
+func (r *Reconciler) collect(now time.Time) {
+	result := r.Writer.Collect()
+	if err := result.Err(); err != nil {
+		r.Log.Warn("removing what is not used any more failed, it is tried again", "err", err)
+	}
+	if result.Operations > 0 && (len(r.failed) > 0 || r.addressesFailed) {
+		r.retryAt = now
+	}
+	if r.checkAgain {
+		r.stale.check()
+		_, r.checkAgain = r.Writer.Due()
 	}
 }
 
