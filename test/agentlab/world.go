@@ -7,11 +7,14 @@ package agentlab
 import (
 	"bytes"
 	"context"
+	"flag"
 	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +45,19 @@ func Main(m *testing.M, operations ...process.Operations) {
 		os.Exit(status)
 	}
 	os.Exit(m.Run())
+}
+
+// Parallel lets so many tests run beside each other, unless the command line says how many. It belongs before Main.
+func Parallel(tests int) {
+	given := slices.ContainsFunc(os.Args[1:], func(argument string) bool {
+		return strings.HasPrefix(strings.TrimLeft(argument, "-"), "test.parallel")
+	})
+	if given {
+		return
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
+		panic(err) // package testing has the flag
+	}
 }
 
 // World is a node with the agent, a neighbour without, and a directory of manifests.

@@ -24,7 +24,10 @@ const (
 	refused = "ECONNREFUSED"
 )
 
-func TestMain(m *testing.M) { agentlab.Main(m, selectionOperations(), apiOperations()) }
+func TestMain(m *testing.M) {
+	agentlab.Parallel(4) // the tests wait more than they work
+	agentlab.Main(m, socketOperations(), apiOperations())
+}
 
 // dual is a Service of both families: ClusterIPs 10.96.0.N and fd00:10:96::N, further fields of its spec, and ports.
 func dual(name string, number int, fields, ports string) string {

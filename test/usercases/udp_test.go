@@ -215,9 +215,11 @@ func TestAConnectedUDPSocketOfABackendThatIsGoneGetsAnError(t *testing.T) {
 	} {
 		w.Run(row.name, func(t *testing.T) {
 			w.Write("dns", dns(isReady, a)...)
-			for _, to := range append(forms(2, 80), forms(20, 80)...) {
-				w.AwaitReached(from[0], udp, to, "a")
-			}
+			w.Eventually("the Service is there", func() (bool, string) {
+				all := lines(frontends(w))
+				return len(all) == 8, list(all)
+			})
+			awaitUsable(w, "dns", a)
 			writers, readers, bystanders := connected(t, from, 2), connected(t, from, 2), connected(t, from, 20)
 			for _, client := range from { // dialled by its own address, it is nobody's business
 				bystanders = append(bystanders, client.Dial(udp, netip.AddrPortFrom(a.Address4, 8080)))

@@ -24,8 +24,8 @@ type selectionResult struct {
 	Errnos   map[string]int         `json:"errnos"`
 }
 
-func selectionOperations() process.Operations {
-	return process.Operations{"select": process.Typed(selections)}
+func socketOperations() process.Operations {
+	return process.Operations{"select": process.Typed(selections), "bind-any": process.Typed(bindAny)}
 }
 
 // selectionBatch sockets are open at once: fewer than there are ports and file descriptors.
@@ -67,4 +67,42 @@ func selectBatch(address netip.AddrPort, count int, result *selectionResult) err
 		}
 	}
 	return nil
+}
+
+// bindAnyRequest binds sockets one after the other to whatever port the kernel chooses, for all addresses.
+type bindAnyRequest struct {
+	Network string `json:"network"`
+	Count   int    `json:"count"`
+}
+
+func bindAny(in bindAnyRequest) ([]int, error) {
+	kind := unix.SOCK_DGRAM
+	if in.Network == process.TCP {
+		kind = unix.SOCK_STREAM
+	}
+	var ports []int
+	for range in.Count {
+		port, err := bindOne(kind)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, port)
+	}
+	return ports, nil
+}
+
+func bindOne(kind int) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET6, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrInet6{}); err != nil {
+		return 0, fmt.Errorf("bind: %w", err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return 0, fmt.Errorf("read the socket's address: %w", err)
+	}
+	return name.(*unix.SockaddrInet6).Port, nil
 }
