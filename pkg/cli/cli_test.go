@@ -102,6 +102,35 @@ func TestOutputOfEachCommand(t *testing.T) {
 	}
 }
 
+func TestOutputWithThePacketPath(t *testing.T) {
+	t.Parallel()
+	env := fakeEnvironment(newPacketFixture(t))
+	for _, line := range []string{
+		"conntrack",
+		"conntrack -o wide",
+		"conntrack -o json",
+		"conntrack -o yaml",
+		"conntrack --expired",
+		"conntrack --client 198.51.100.8",
+		"conntrack --client 198.51.100.0/29 default/web",
+		"conntrack --backend 10.244.1.5:8080",
+		"conntrack --backend 10.244.2.7",
+		"conntrack default/shop -o json",
+		"services default/web -o wide",
+		"services default/web -o json",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, status := invoke(t, env, strings.Fields(line)...)
+			if status != 0 || stderr != "" {
+				t.Fatalf("status %d, stderr %q", status, stderr)
+			}
+			checkSyntax(t, line, stdout)
+			compareGolden(t, line+" with packets", stdout)
+		})
+	}
+}
+
 // checkSyntax parses what claims to be JSON or YAML.
 func checkSyntax(t *testing.T, line, output string) {
 	t.Helper()
@@ -173,6 +202,9 @@ func TestErrorsSayWhatToDoAndExitWithOne(t *testing.T) {
 		{works, "explain", "accepts 1 arg(s), received 0"},
 		{works, "explain default/nothing", "find Service default/nothing: none of that name is programmed here"},
 		{works, "explain default/web:grpc", "find Service default/web: it has no port \"grpc\" here"},
+		{works, "conntrack", "the packet path has never been on here"},
+		{works, "conntrack --client here", "\"here\" is neither an ADDRESS nor ADDRESS/BITS"},
+		{works, "conntrack --backend :80", "\":80\" is neither an ADDRESS nor ADDRESS:PORT"},
 		{works, "translate", "unknown command \"translate\""},
 		{works, "services --wide", "unknown flag: --wide"},
 	} {

@@ -22,7 +22,7 @@ func TestEachFieldAndCommandIsInTheDocumentation(t *testing.T) {
 	}
 	page := string(b)
 	for _, v := range []any{
-		serviceRow{}, runRow{}, backendRow{}, affinityRow{}, explain.Answer{}, doctor.Report{}, doctor.Finding{},
+		serviceRow{}, runRow{}, backendRow{}, affinityRow{}, packetsRow{}, flowRow{}, explain.Answer{}, doctor.Report{}, doctor.Finding{},
 		version.Info{},
 	} {
 		kind := reflect.TypeOf(v)

@@ -93,6 +93,60 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
+// newPacketFixture is a node with the packet path on.
+func newPacketFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := newFixture(t)
+	f.EnablePackets(maps.DefaultPacketSettings())
+	f.AddPacketStats(webID, maps.PacketStats{Flows: 4, PacketsForward: 40, BytesForward: 4000, PacketsReply: 30,
+		BytesReply: 90000, Rejected: 2, Dropped: 1})
+	data, fin := maps.ConntrackSeenData, maps.ConntrackSeenFin
+	f.flow(flow{client: "198.51.100.7:40000", frontend: "10.0.0.1:30080", backend: "10.244.1.5:8080", id: 11,
+		seen: data, replySeen: data})
+	f.flow(flow{client: "198.51.100.8:40001", frontend: "10.0.0.1:30080", source: "10.0.0.1:61001",
+		backend: "10.244.2.7:8080", id: 12, flags: maps.ConntrackRedirect, seen: data | fin, replySeen: data})
+	f.flow(flow{client: "198.51.100.8:40002", frontend: "10.0.0.1:30080", backend: "10.244.1.5:8080", id: 11,
+		seen: data | fin, replySeen: data | fin, idle: 300})
+	f.flow(flow{client: "198.51.100.9:40003", frontend: "10.0.0.1:30080", backend: "10.244.1.5:8080", id: 11,
+		seen: data, half: true})
+	return f
+}
+
+// flow is a flow of web.
+type flow struct {
+	client, frontend, source, backend string
+	id                                uint32
+	flags                             maps.ConntrackFlags
+	seen, replySeen                   maps.ConntrackSeen
+	idle                              uint64
+	half                              bool // the forward direction is missing
+}
+
+func (f *fixture) flow(l flow) {
+	if l.source == "" {
+		l.source = l.client
+	}
+	client, frontend := netip.MustParseAddrPort(l.client), netip.MustParseAddrPort(l.frontend)
+	source, backend := netip.MustParseAddrPort(l.source), netip.MustParseAddrPort(l.backend)
+	element := func(from, to, newFrom, newTo netip.AddrPort, flags maps.ConntrackFlags, seen maps.ConntrackSeen) {
+		f.PutFlow(maps.ConntrackKey{
+			Source: maps.AddressOf(from.Addr()), SourcePort: from.Port(), Destination: maps.AddressOf(to.Addr()),
+			DestinationPort: to.Port(), Protocol: uint8(model.TCP),
+		}, maps.ConntrackValue{
+			To: maps.Translation{
+				Source: maps.AddressOf(newFrom.Addr()), SourcePort: newFrom.Port(), Destination: maps.AddressOf(newTo.Addr()),
+				DestinationPort: newTo.Port(), Flags: l.flags | flags, ServiceID: webID, BackendID: l.id,
+			},
+			CreatedNs: fixtureNow - (l.idle+60)*1e9, LastSeenNs: fixtureNow - (l.idle+5)*1e9, Packets: 10, Bytes: 1000,
+			Seen: seen,
+		})
+	}
+	if !l.half {
+		element(client, frontend, source, backend, 0, l.seen)
+	}
+	element(backend, source, frontend, client, maps.ConntrackReply, l.replySeen)
+}
+
 func (f *fixture) bindings() {
 	f.PutAffinity(maps.AffinityKey{ServiceID: shopID, NetnsCookie: nodeCookie},
 		maps.AffinityValue{BackendID: 32, LastUsedNs: fixtureNow - 100e9})

@@ -49,6 +49,7 @@ func newRoot(env environment) *cobra.Command {
 		func() *cobra.Command { return newServicesCommand(common) },
 		func() *cobra.Command { return newBackendsCommand(common) },
 		func() *cobra.Command { return newAffinityCommand(common) },
+		func() *cobra.Command { return newConntrackCommand(common) },
 		func() *cobra.Command { return newExplainCommand(common) },
 		func() *cobra.Command { return newDoctorCommand(common) },
 		func() *cobra.Command { return newCleanupCommand(common) },

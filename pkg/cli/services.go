@@ -39,6 +39,19 @@ type serviceRow struct {
 	Connections uint64 `json:"connections"`
 	Refused     uint64 `json:"refused"`
 	NoBackend   uint64 `json:"noBackend"`
+	// Packets is missing where the packet path has never been on.
+	Packets *packetsRow `json:"packets,omitempty"`
+}
+
+// packetsRow is the counters of the packet path.
+type packetsRow struct {
+	Flows          uint64 `json:"flows"`
+	PacketsForward uint64 `json:"packetsForward"`
+	BytesForward   uint64 `json:"bytesForward"`
+	PacketsReply   uint64 `json:"packetsReply"`
+	BytesReply     uint64 `json:"bytesReply"`
+	Rejected       uint64 `json:"rejected"`
+	Dropped        uint64 `json:"dropped"`
 }
 
 // runRow is what one kind of client is given.
@@ -68,7 +81,11 @@ func newServicesCommand(common *commonFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printListing(cmd.OutOrStdout(), output.value, rows, serviceColumns())
+			columns := serviceColumns()
+			if slices.ContainsFunc(rows, func(r serviceRow) bool { return r.Packets != nil }) {
+				columns = append(columns, packetColumns()...)
+			}
+			return printListing(cmd.OutOrStdout(), output.value, rows, columns)
 		})
 	}
 	return cmd
@@ -191,9 +208,18 @@ func addCounters(r maps.Reader, rows []serviceRow) error {
 	if err != nil {
 		return err
 	}
+	packets, err := r.PacketStats(ids)
+	if err != nil {
+		return err
+	}
 	for i := range rows {
-		s := stats[index[rows[i].ServiceID]]
+		at := index[rows[i].ServiceID]
+		s := stats[at]
 		rows[i].Connections, rows[i].Refused, rows[i].NoBackend = s.Connections, s.Refused, s.NoBackend
+		if packets != nil {
+			counters := packetsRow(packets[at])
+			rows[i].Packets = &counters
+		}
 	}
 	return nil
 }
@@ -220,6 +246,23 @@ func serviceColumns() []column[serviceRow] {
 		{title: "REFUSED", wide: true, text: func(r serviceRow) string { return strconv.FormatUint(r.Refused, 10) }},
 		{title: "NO-BACKEND", wide: true, text: func(r serviceRow) string { return strconv.FormatUint(r.NoBackend, 10) }},
 	}
+}
+
+// packetColumns are those of a node with the packet path.
+func packetColumns() []column[serviceRow] {
+	return []column[serviceRow]{
+		{title: "FLOWS", wide: true, text: counter(func(p *packetsRow) uint64 { return p.Flows })},
+		{title: "PACKETS", wide: true, text: counter(func(p *packetsRow) uint64 { return p.PacketsForward })},
+		{title: "REPLIES", wide: true, text: counter(func(p *packetsRow) uint64 { return p.PacketsReply })},
+		{title: "BYTES", wide: true, text: counter(func(p *packetsRow) uint64 { return p.BytesForward + p.BytesReply })},
+		{title: "REJECTED", wide: true, text: counter(func(p *packetsRow) uint64 { return p.Rejected })},
+		{title: "DROPPED", wide: true, text: counter(func(p *packetsRow) uint64 { return p.Dropped })},
+	}
+}
+
+// counter shows one counter of the packet path.
+func counter(of func(*packetsRow) uint64) func(serviceRow) string {
+	return func(r serviceRow) string { return strconv.FormatUint(of(r.Packets), 10) }
 }
 
 // text shows a run as set[first cell+count], and what an empty one means.

@@ -35,7 +35,7 @@ func (f *Fake) AddPacketStats(id uint32, s PacketStats) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sum := f.packets.stats[id]
-	sum.add(s)
+	sum.Add(s)
 	f.packets.stats[id] = sum
 }
 

@@ -71,7 +71,7 @@ func (k *Kernel) PacketStats(ids []uint32) ([]PacketStats, error) {
 	err := eachCPUs(m, last+1, func(cpus []PacketStats) {
 		var sum PacketStats
 		for _, c := range cpus {
-			sum.add(c)
+			sum.Add(c)
 		}
 		all = append(all, sum)
 	})
@@ -87,7 +87,8 @@ func (k *Kernel) PacketStats(ids []uint32) ([]PacketStats, error) {
 	return sums, nil
 }
 
-func (s *PacketStats) add(o PacketStats) {
+// Add adds counters.
+func (s *PacketStats) Add(o PacketStats) {
 	s.Flows += o.Flows
 	s.PacketsForward += o.PacketsForward
 	s.BytesForward += o.BytesForward

@@ -28,6 +28,8 @@ var reasons = [...]string{
 	"too_big",
 	"answer_limited",
 	"rewrite_failed",
+	"fragment_held",
+	"fragment_released",
 }
 
 // ReasonWord returns the word of a reason, which is its metric label; empty for a number without a reason.

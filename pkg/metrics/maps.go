@@ -104,11 +104,15 @@ func (c *mapCollector) services() ([]*dto.MetricFamily, error) {
 	if err != nil {
 		return nil, err
 	}
+	packets, err := c.source.PacketStats(c.ids)
+	if err != nil {
+		return nil, err
+	}
 	rows := c.rows
 	if err := c.refresh(); err != nil {
 		return nil, err
 	}
-	return serviceFamilies(rows, stats, c.names), nil
+	return append(serviceFamilies(rows, stats, c.names), packetFamilies(rows, packets, c.names)...), nil
 }
 
 // refresh brings names, rows and ids up to date. Most scrapes find nothing changed and allocate nothing here.

@@ -23,6 +23,7 @@ import (
 type Source interface {
 	ServiceNames() iter.Seq2[maps.Entry[uint32, maps.ServiceName], error]
 	ServiceStats(ids []uint32) ([]maps.ServiceStats, error)
+	PacketStats(ids []uint32) ([]maps.PacketStats, error)
 	Drops() ([]uint64, error)
 	Usage() (map[string]maps.Usage, error)
 }

@@ -113,7 +113,9 @@ func names(t *testing.T, m *Metrics) []string {
 		names = append(names, match[1])
 	}
 	f := mapFamilies
-	for _, family := range []mapFamily{f.connections, f.refused, f.noBackend, f.drops, f.elements, f.capacity} {
+	p := packetMetrics
+	for _, family := range []mapFamily{f.connections, f.refused, f.noBackend, f.drops, f.elements, f.capacity, p.flows,
+		p.packets, p.bytes, p.rejected, p.dropped} {
 		names = append(names, family.name)
 	}
 	return names
