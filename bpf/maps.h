@@ -140,13 +140,29 @@ struct {
 	__uint(max_entries, 65536);
 } conntrack_ring SEC(".maps");
 
-/* Ports of fragmented datagrams. Written by the programs; full: the oldest datagram's later fragments are dropped. */
+/* Ports of fragmented datagrams. Written by the programs; full: the oldest datagram is forgotten. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, struct fragment_key);
 	__type(value, struct fragment_value);
 	__uint(max_entries, 16384);
 } fragments SEC(".maps");
+
+/* Fragments that wait for the first of their datagram. Written by the programs; full: the oldest is lost. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct held_key);
+	__type(value, struct held_fragment);
+	__uint(max_entries, 512);
+} held_fragments SEC(".maps");
+
+/* Room for a frame: one that is to be held, and one that gives its memory to those that were. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct held_fragment);
+	__uint(max_entries, 1);
+} frame_draft SEC(".maps");
 
 /* Counters of a service id on the packet path. As service_stats. */
 struct {

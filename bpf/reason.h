@@ -49,7 +49,7 @@ enum reason {
 	REASON_PORTS_EXHAUSTED = 16,
 	/* Not a drop: the flow that was idle longest gave its source port to a new one. */
 	REASON_PORT_REPLACED = 17,
-	/* Dropped: a later fragment whose first one has not come or has been forgotten. */
+	/* Passed untouched: a later fragment whose first one has not come, and no room to hold it. */
 	REASON_FRAGMENT_UNKNOWN = 18,
 	/* Dropped: the kernel has no route to where the packet must go. */
 	REASON_NO_ROUTE = 19,
@@ -62,6 +62,10 @@ enum reason {
 	/* Dropped: the packet could not be rewritten (no memory, or a checksum that its fragments
 	 * do not allow). */
 	REASON_REWRITE_FAILED = 23,
+	/* Held back until the first fragment of the datagram comes; if it never does, lost. */
+	REASON_FRAGMENT_HELD = 24,
+	/* Not a drop: a fragment that was held back goes on, the first one has come. */
+	REASON_FRAGMENT_RELEASED = 25,
 };
 
 /* The size of drops: larger than the enum, so that a new reason does not change the pinned map. */

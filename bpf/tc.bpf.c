@@ -87,6 +87,11 @@ __noinline int packet_redirect(struct __sk_buff *skb, const struct packet *packe
 		packet_count_drop(to->service_id, REASON_REWRITE_FAILED, false);
 		return VERDICT_DROP;
 	}
+	/* The redirect takes an Ethernet header off, whether there was one or not. */
+	if (!(hook & HOOK_ETHERNET) && bpf_skb_change_head(skb, ETH_HLEN, 0)) {
+		packet_count_drop(to->service_id, REASON_REWRITE_FAILED, false);
+		return VERDICT_DROP;
+	}
 	return bpf_redirect_neigh(route.device, &route.hop, sizeof(route.hop), 0);
 }
 
@@ -317,7 +322,7 @@ static __noinline bool frame_is_foreign(struct __sk_buff *skb)
 	return false;
 }
 
-/* Parses the packet; true if it may be one of ours, with the ports of a fragment where they are known. */
+/* Parses the packet; true if it may be one of ours. */
 static __always_inline bool packet_read(struct __sk_buff *skb, struct packet *packet, __u32 hook)
 {
 	enum parsed parsed = packet_parse(skb, packet, hook);
@@ -326,8 +331,6 @@ static __always_inline bool packet_read(struct __sk_buff *skb, struct packet *pa
 		drop_count(REASON_MALFORMED);
 	if (parsed != PARSED)
 		return false;
-	if (packet->flags & PACKET_FIRST_FRAGMENT)
-		fragment_remember(packet);
 	return true;
 }
 
@@ -380,21 +383,25 @@ static __always_inline int ingress(struct __sk_buff *skb, __u32 hook)
 	struct packet packet = {};
 	struct conntrack_value *value;
 	struct translation to = {};
+	__u32 held;
 
 	if (hook & HOOK_ETHERNET && frame_is_foreign(skb))
 		return VERDICT_NEXT;
 	if (!packet_read(skb, &packet, hook))
 		return VERDICT_NEXT;
-	if (packet.flags & PACKET_LATER_FRAGMENT) {
-		switch (fragment_recall(&packet)) {
-		case FRAGMENT_KNOWN:
-			break;
-		case FRAGMENT_WAIT:
-			/* To the end of the queue of received packets: the first one may be in it. */
-			if (fragment_is_ours(&packet))
-				return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	if (packet.flags & PACKET_FIRST_FRAGMENT) {
+		held = fragment_remember(&packet);
+		if (held && !fragment_release(skb, &packet, held)) {
+			drop_count(REASON_REWRITE_FAILED);
+			return VERDICT_DROP;
+		}
+	}
+	if (packet.flags & PACKET_LATER_FRAGMENT && !fragment_recall(&packet)) {
+		if (!fragment_is_ours(&packet))
 			return VERDICT_NEXT;
-		case FRAGMENT_LOST:
+		if (fragment_hold(skb, &packet))
+			return VERDICT_DROP;
+		if (!fragment_recall(&packet)) {
 			drop_count(REASON_FRAGMENT_UNKNOWN);
 			return VERDICT_NEXT;
 		}
@@ -428,7 +435,9 @@ static __always_inline int egress(struct __sk_buff *skb, __u32 hook)
 
 	if (!packet_read(skb, &packet, hook))
 		return VERDICT_NEXT;
-	if (packet.flags & PACKET_LATER_FRAGMENT && fragment_recall(&packet) != FRAGMENT_KNOWN)
+	if (packet.flags & PACKET_FIRST_FRAGMENT)
+		fragment_remember(&packet);
+	if (packet.flags & PACKET_LATER_FRAGMENT && !fragment_recall(&packet))
 		return VERDICT_NEXT;
 	value = conntrack_find(&packet.tuple, &to);
 	if (value ? !is_for_hook(&to, hook) : !is_from_node(&packet))

@@ -317,9 +317,25 @@ struct fragment_value {
 	__u64 time_ns;
 	__u16 source_port;
 	__u16 destination_port;
-	/* The first fragment has been seen. Clear: later ones came first and wait for it, this often. */
-	__u16 known;
-	__u16 waits;
+	__u32 known; /* 1: the first fragment has been seen; 0: later ones came first */
+	__u32 held; /* how many of those are in held_fragments */
+	__u32 pad;
+};
+
+enum fragment_size {
+	HELD_BYTES = 2044,
+	HELD_FRAGMENTS = 8, /* of a datagram */
+};
+
+/* held_fragments: a later fragment that came before the first. */
+struct held_key {
+	struct fragment_key datagram;
+	__u32 number;
+};
+
+struct held_fragment {
+	__u32 length; /* of the frame */
+	__u8 frame[HELD_BYTES];
 };
 
 /* packet_stats: service id -> counters of the packet path, per CPU. Bytes are those of the IP packets. */

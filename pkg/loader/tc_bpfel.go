@@ -25,6 +25,8 @@ const (
 	tcMapDrops          = "drops"
 	tcMapFlowDraft      = "flow_draft"
 	tcMapFragments      = "fragments"
+	tcMapFrameDraft     = "frame_draft"
+	tcMapHeldFragments  = "held_fragments"
 	tcMapMeta           = "meta"
 	tcMapPacketSettings = "packet_settings"
 	tcMapPacketStats    = "packet_stats"
@@ -105,6 +107,8 @@ type tcMapSpecs struct {
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
 	FlowDraft      *ebpf.MapSpec `ebpf:"flow_draft"`
 	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
+	FrameDraft     *ebpf.MapSpec `ebpf:"frame_draft"`
+	HeldFragments  *ebpf.MapSpec `ebpf:"held_fragments"`
 	Meta           *ebpf.MapSpec `ebpf:"meta"`
 	PacketSettings *ebpf.MapSpec `ebpf:"packet_settings"`
 	PacketStats    *ebpf.MapSpec `ebpf:"packet_stats"`
@@ -155,6 +159,8 @@ type tcMaps struct {
 	Drops          *ebpf.Map `ebpf:"drops"`
 	FlowDraft      *ebpf.Map `ebpf:"flow_draft"`
 	Fragments      *ebpf.Map `ebpf:"fragments"`
+	FrameDraft     *ebpf.Map `ebpf:"frame_draft"`
+	HeldFragments  *ebpf.Map `ebpf:"held_fragments"`
 	Meta           *ebpf.Map `ebpf:"meta"`
 	PacketSettings *ebpf.Map `ebpf:"packet_settings"`
 	PacketStats    *ebpf.Map `ebpf:"packet_stats"`
@@ -180,6 +186,8 @@ func (m *tcMaps) Close() error {
 		m.Drops,
 		m.FlowDraft,
 		m.Fragments,
+		m.FrameDraft,
+		m.HeldFragments,
 		m.Meta,
 		m.PacketSettings,
 		m.PacketStats,

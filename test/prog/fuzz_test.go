@@ -222,7 +222,7 @@ func TestBentPackets(t *testing.T) {
 			p.first, p.second = bent(random, p.first), bent(random, p.second)
 			w.checkPair(p)
 		}
-		for _, name := range []string{"conntrack", "fragments", "reject_budget"} {
+		for _, name := range []string{"conntrack", "fragments", "held_fragments", "reject_budget"} {
 			if err := clearMap(w.maps[name]); err != nil {
 				t.Fatal(err)
 			}
