@@ -15,6 +15,7 @@ import (
 	"github.com/shunt-lb/shunt/pkg/maps"
 	"github.com/shunt-lb/shunt/pkg/plan"
 	"github.com/shunt-lb/shunt/pkg/writer"
+	"github.com/shunt-lb/shunt/test/agentlab"
 	"github.com/shunt-lb/shunt/test/lab"
 	"github.com/shunt-lb/shunt/test/lab/process"
 )
@@ -53,9 +54,9 @@ type group struct {
 }
 
 func newGroup(node *lab.Node, number int) *group {
-	g := &group{name: fmt.Sprintf("s%d", number), address: at(fmt.Sprintf("10.96.0.%d:80", number))}
+	g := &group{name: fmt.Sprintf("s%d", number), address: agentlab.At(fmt.Sprintf("10.96.0.%d:80", number))}
 	for i := range 4 {
-		pod := serve(node, fmt.Sprintf("%s-%d", g.name, i))
+		pod := agentlab.Serve(node, fmt.Sprintf("%s-%d", g.name, i))
 		g.pods = append(g.pods, pod)
 		g.ports = append(g.ports, netip.AddrPortFrom(pod.Address4, 8080))
 	}
