@@ -23,15 +23,21 @@ build: ## the static binary, bin/shunt
 demo: build ## a node in network namespaces, and the story of one connection (root)
 	bin/shunt demo
 
+# nft and iptables are kube-proxy's, and what a node's firewall is made of.
+.PHONY: test-tools
+test-tools:
+	@command -v nft >/dev/null && command -v iptables-nft >/dev/null || { \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends nftables iptables >/dev/null; }
+
 .PHONY: test
-test: ## all tests, test-deploy and the quick part of test-cluster included (root)
+test: test-tools ## all tests, test-deploy and the quick part of test-cluster included (root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root: most tests load programs and make namespaces; make test-unit does without" >&2; exit 1; }
 	go test -timeout 20m ./...
 	$(MAKE) test-deploy
 	$(IN_CLUSTER) go test -short -timeout 40m ./...
 
 .PHONY: test-cluster
-test-cluster: ## all comparisons with the real kube-proxy and API server (root, nftables; the first builds both)
+test-cluster: test-tools ## all comparisons with the real kube-proxy and API server (root, nftables; the first builds both)
 	$(IN_CLUSTER) go test -timeout 60m ./...
 
 .PHONY: test-deploy
