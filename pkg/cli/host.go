@@ -64,6 +64,9 @@ func readDatapath(bpffs string) (explain.Datapath, error) {
 		return explain.Datapath{}, fmt.Errorf("find the attached programs: %w", err)
 	}
 	var d explain.Datapath
+	if d.PacketDevices, err = packetDevices(bpffs); err != nil {
+		return explain.Datapath{}, err
+	}
 	var program attach.Attachment
 	for _, a := range attachments {
 		if hook, ok := strings.CutPrefix(a.Name, hookPrefix); ok && a.CgroupID != 0 {
@@ -84,6 +87,21 @@ func readDatapath(bpffs string) (explain.Datapath, error) {
 	d.SetRetval, d.ReadKernel = s.Features.SetRetval, s.Features.ReadKernel
 	d.NodeAddresses, err = nodeAddresses(s)
 	return d, err
+}
+
+// packetDevices counts the devices that have the packet programs.
+func packetDevices(bpffs string) (int, error) {
+	attached, err := attach.ListPackets(bpffs)
+	if err != nil {
+		return 0, fmt.Errorf("find the devices of the packet path: %w", err)
+	}
+	devices := map[int]bool{}
+	for _, a := range attached {
+		if a.Device != 0 {
+			devices[a.Device] = true
+		}
+	}
+	return len(devices), nil
 }
 
 // nodeAddresses returns what source ranges judge the node's own processes by: the addresses that the programs were

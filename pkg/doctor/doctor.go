@@ -54,7 +54,7 @@ func Examine(f Facts) Report {
 	var r Report
 	for _, check := range []func(Facts) []Finding{
 		checkPrivileges, checkKernel, checkBTF, checkFeatures, checkCgroup, checkBPFFS,
-		checkAgent, checkHealth, checkMaps, checkFill, checkLinks,
+		checkAgent, checkHealth, checkMaps, checkFill, checkLinks, checkPackets,
 		checkKubeProxyProcess, checkKubeProxyRules, checkForeignPrograms,
 	} {
 		r.Findings = append(r.Findings, check(f)...)

@@ -5,6 +5,7 @@ package doctor
 import (
 	"fmt"
 
+	"github.com/shunt-lb/shunt/pkg/attach"
 	"github.com/shunt-lb/shunt/pkg/kubeproxy"
 	"github.com/shunt-lb/shunt/pkg/maps"
 )
@@ -39,6 +40,9 @@ type Facts struct {
 	// Links are the pinned links.
 	Links    []Link
 	LinksErr error
+	// Packets are the packet programs on devices.
+	Packets    []attach.PacketAttachment
+	PacketsErr error
 
 	// KubeProxyPIDs are processes of that name.
 	KubeProxyPIDs []int

@@ -45,6 +45,7 @@ func Gather(ctx context.Context, o Options) Facts {
 	}
 	f.Usage, f.MapsErr = readUsage(o.Pins)
 	f.Links, f.LinksErr = readLinks(o.BPFFS, f.CgroupRoot)
+	f.Packets, f.PacketsErr = attach.ListPackets(o.BPFFS)
 	f.KubeProxyPIDs = processesNamed(o.Proc, "kube-proxy")
 	f.KubeProxy, f.KubeProxyErr = kubeproxy.Find(o.Proc)
 	f.Foreign, f.ForeignErr = foreignPrograms(f.CgroupRoot, f.Links)

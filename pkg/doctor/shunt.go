@@ -101,9 +101,11 @@ func checkFill(f Facts) []Finding {
 	return findings
 }
 
-// growing tells the maps that hold an element for each thing from arrays of counters.
+// growing tells the maps that hold an element for each thing from arrays of counters, and from conntrack, where flows that
+// have ended stay until others need the room.
 func growing(name string) bool {
-	return name != shuntmaps.MapMeta && name != shuntmaps.MapDrops && name != shuntmaps.MapServiceStats
+	return name != shuntmaps.MapMeta && name != shuntmaps.MapDrops && name != shuntmaps.MapServiceStats &&
+		name != shuntmaps.MapConntrack
 }
 
 // checkLinks looks at each hook: a link that is gone, or one that holds a program in a cgroup that is, translates
@@ -125,6 +127,9 @@ func checkLinks(f Facts) []Finding {
 			continue
 		}
 		attached[f.Links[i].where()] = append(attached[f.Links[i].where()], h.name)
+	}
+	if len(missing) == len(hooks()) && len(f.Packets) > 0 {
+		return []Finding{pass(wordLinks, "none: the agent leaves sockets alone (--socket-lb=off), packets are translated")}
 	}
 	if len(missing) > 0 {
 		findings = append(findings, fail(wordLinks, "start shunt agent, or restart it", "not attached: %s: these calls are "+

@@ -39,6 +39,7 @@ const (
 	ReasonClientUnknown  Reason = "client-unknown"
 	ReasonHostOnly       Reason = "host-only"
 	ReasonNotAttached    Reason = "not-attached"
+	ReasonUnallocated    Reason = "unallocated-address"
 )
 
 // Answer is what happens to one connection. Its JSON form is part of the command line's contract.

@@ -39,6 +39,8 @@ type Datapath struct {
 	SetRetval bool
 	// ReadKernel: the programs find out a pod's address.
 	ReadKernel bool
+	// PacketDevices is how many devices have the packet path's programs.
+	PacketDevices int
 }
 
 // Explain answers for each address that t means: one for an address, each frontend's for a Service's name.
@@ -113,13 +115,16 @@ type walk struct {
 	// client is the client's address of the target's family; invalid when it is not known.
 	client  netip.Addr
 	service maps.Service
+	// byPacket: not the client's socket is translated, its packets are.
+	byPacket bool
 }
 
 func (w *walk) run() error {
-	if w.Target.Protocol == model.SCTP.String() {
+	w.findPath()
+	if w.Target.Protocol == model.SCTP.String() && !w.byPacket {
 		return w.passSCTP()
 	}
-	if w.Datapath.HostOnly && w.Client.Kind == Pod {
+	if w.Datapath.HostOnly && w.Client.Kind == Pod && !w.byPacket {
 		w.conclude(Untouched, ReasonHostOnly, "The agent runs with --socket-lb=host: only the node's own sockets are "+
 			"translated, a pod's are not.")
 		return nil
@@ -137,7 +142,7 @@ func (w *walk) run() error {
 	}
 	w.otherPorts()
 	w.notHandled()
-	if w.Client.Kind == External {
+	if w.Client.Kind == External && !w.byPacket {
 		w.noPacketPath(" The backends below are what is programmed for such clients.")
 		return nil
 	}

@@ -482,6 +482,58 @@ func TestWhatIsAttachedAndHowItWasLoadedCounts(t *testing.T) {
 	}
 }
 
+func TestPacketsAreTranslatedWhereNoSocketIs(t *testing.T) {
+	n := newNode(t)
+	all, local := n.run(1, maps.BackendCluster|maps.BackendOnNode, 1), maps.Run{}
+	n.service("0.0.0.0:30080", model.TCP, maps.Service{ServiceID: 1, Kind: maps.KindNodePort, Internal: all, External: all})
+	n.service("0.0.0.0:30081", model.TCP, maps.Service{ServiceID: 1, Kind: maps.KindNodePort, Internal: all, External: local,
+		Flags: maps.ServiceExternalLocal | maps.ServiceExternalDrop | maps.ServicePolicyLocal})
+	n.service("10.96.0.1:80", model.TCP, maps.Service{ServiceID: 1, Kind: maps.KindClusterIP, Internal: all, External: all})
+	n.service("10.96.0.1:81", model.SCTP, maps.Service{ServiceID: 1, Kind: maps.KindClusterIP, Internal: all, External: all})
+	n.address("10.96.0.1", maps.AddressClusterIP)
+	settings := maps.DefaultPacketSettings()
+	settings.Services[0] = maps.Prefix{Address: maps.AddressOf(netip.MustParseAddr("10.96.0.0")), Bits: 96 + 16}
+	n.EnablePackets(settings)
+	n.datapath.PacketDevices = 3
+	for _, tc := range []struct {
+		name, target, from string
+		change             func(*Datapath)
+		verdict            Verdict
+		reason             Reason
+		hook               string // the beginning of the step
+	}{
+		{"outside", "10.0.0.1:30080", "external", nil, Translated, ReasonBackend, "tc: where the client's packets enter"},
+		{"policy", "10.0.0.1:30081", "external", nil, Dropped, ReasonPolicy, "tc"},
+		{"undefined port", "10.96.0.1:82", "external", nil, Refused, ReasonUndefinedPort, ""},
+		{"unallocated", "10.96.7.7:80", "external", nil, Dropped, ReasonUnallocated, ""},
+		{"a socket goes first", "10.96.0.1:80", "10.244.1.9", nil, Translated, ReasonBackend, "connect4"},
+		{"no hooks", "10.96.0.1:80", "10.244.1.9", func(d *Datapath) { d.Hooks = nil }, Translated, ReasonBackend, "tc"},
+		{"host only", "10.96.0.1:80", "10.244.1.9", func(d *Datapath) { d.HostOnly = true }, Translated, ReasonBackend, "tc"},
+		{"node", "10.96.0.1:80", "node", func(d *Datapath) { d.Hooks = nil }, Translated, ReasonBackend,
+			"tc: where the packets leave"},
+		{"SCTP", "10.96.0.1:81/sctp", "10.244.1.9", nil, Translated, ReasonBackend, "tc"},
+		{"off", "10.0.0.1:30080", "external", func(d *Datapath) { d.PacketDevices = 0 }, Untouched, ReasonNoPacketPath, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := n.datapath
+			if tc.change != nil {
+				tc.change(&n.datapath)
+			}
+			a := n.explain(tc.target, tc.from)
+			n.datapath = before
+			hook := ""
+			for _, s := range a.Steps {
+				if s.Topic == "Hook" {
+					hook = s.Text
+				}
+			}
+			if a.Verdict != tc.verdict || a.Reason != tc.reason || !strings.HasPrefix(hook, tc.hook) {
+				t.Errorf("%s, %s, at %q, want %s, %s, %q", a.Verdict, a.Reason, hook, tc.verdict, tc.reason, tc.hook)
+			}
+		})
+	}
+}
+
 func TestEachReasonIsInTheDocumentation(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/cli.md")

@@ -27,8 +27,8 @@ func (w *walk) passSCTP() error {
 		w.Service = ServiceOf(service.ServiceID, name)
 		w.step("Owner", "%s of %s (service id %d).", kindWords(service.Kind, w.Target.Port), w.Service, service.ServiceID)
 	}
-	w.conclude(Untouched, ReasonProtocol, "The kernel runs no connect hook for SCTP sockets; shunt can translate SCTP "+
-		"only in packets, which this version does not do yet.")
+	w.conclude(Untouched, ReasonProtocol, "The kernel runs no connect hook for SCTP sockets; shunt translates SCTP in "+
+		"packets alone, and the packet path is off (--packet-path).")
 	return nil
 }
 
@@ -40,15 +40,15 @@ func (w *walk) undefinedPort() error {
 	}
 	w.step("Owner", "%s is the ClusterIP of %s, which declares %s, not %d/%s.", w.Target.Address, owner, ports,
 		w.Target.Port, w.Target.Protocol)
-	if w.Client.Kind == External {
+	if w.Client.Kind == External && !w.byPacket {
 		w.noPacketPath("")
 		return nil
 	}
 	if !w.hooks() {
 		return nil
 	}
-	w.conclude(Refused, ReasonUndefinedPort, "Refused at once (ECONNREFUSED): all ports of a ClusterIP belong to its "+
-		"Service, and nothing else can answer there.")
+	w.conclude(Refused, ReasonUndefinedPort, "Refused at once (%s): all ports of a ClusterIP belong to its Service, "+
+		"and nothing else can answer there.", w.refusedWords())
 	w.notHandled()
 	return nil
 }
@@ -118,6 +118,13 @@ func (w *walk) notAService(flags maps.AddressFlags) error {
 	default:
 		w.step("Owner", "No Service has %s, and it is none of this node's addresses.", w.Target)
 	}
+	if unallocated, err := w.inServiceRange(); err != nil {
+		return err
+	} else if unallocated && w.byPacket {
+		w.conclude(Dropped, ReasonUnallocated, "Dropped, as kube-proxy does: it is in a range of ClusterIPs, and no Service "+
+			"has it.")
+		return nil
+	}
 	w.conclude(Untouched, ReasonNotAService, "shunt leaves it alone: the packet goes where the node's routes send it.")
 	w.NotHandled = append(w.NotHandled,
 		"Another node's address with a node port: that node decides, by its own endpoints.",
@@ -135,32 +142,33 @@ func (w *walk) loopbackWords() string {
 }
 
 func (w *walk) noPacketPath(more string) {
-	w.conclude(Untouched, ReasonNoPacketPath, "This version translates in sockets alone: a packet of a client that has "+
-		"no socket on this node passes untouched.%s", more)
+	w.conclude(Untouched, ReasonNoPacketPath, "The packet path is off (--packet-path), or is on no device: a packet of a "+
+		"client that has no socket on this node passes untouched.%s", more)
 }
 
 // hooks tells which program translates, and when; false ends the walk, for there is none.
 func (w *walk) hooks() bool {
+	if w.byPacket {
+		w.packetHook()
+		return true
+	}
 	if w.Client.Kind == External {
 		return true
 	}
-	version, mapped := 4, " (connect6 where an IPv6 socket dials the v4-mapped address)"
+	mapped := " (connect6 where an IPv6 socket dials the v4-mapped address)"
 	if model.FamilyOf(w.Target.Address) == model.IPv6 {
-		version, mapped = 6, ""
+		mapped = ""
 	}
-	needed := []string{fmt.Sprintf("connect%d", version)}
+	needed := w.neededHooks()
 	text := needed[0] + mapped + ": inside connect(2), before a packet exists."
 	if w.Target.Protocol == model.UDP.String() {
-		needed = append(needed, fmt.Sprintf("sendmsg%d", version))
 		text = fmt.Sprintf("%s for a connected socket, %s for each datagram of an unconnected one: inside the system call, "+
 			"before a packet exists.", needed[0], needed[1])
 	}
-	for _, hook := range needed {
-		if !slices.Contains(w.Datapath.Hooks, hook) {
-			w.conclude(Untouched, ReasonNotAttached, "Nothing is translated: no program is attached to %s. Start shunt agent; "+
-				"see shunt doctor.", hook)
-			return false
-		}
+	if hook := w.missingHook(); hook != "" {
+		w.conclude(Untouched, ReasonNotAttached, "Nothing is translated: no program is attached to %s. Start shunt agent; "+
+			"see shunt doctor.", hook)
+		return false
 	}
 	w.step("Hook", "%s", text)
 	return true
@@ -274,13 +282,13 @@ func (w *walk) checkSource() (done bool, err error) {
 		return false, nil
 	}
 	w.step("Sources", "loadBalancerSourceRanges admit %s, not %s.", ranges, address)
-	w.conclude(Dropped, ReasonSourceRange, "Dropped: connect(2) fails with ETIMEDOUT at once.")
+	w.conclude(Dropped, ReasonSourceRange, "Dropped: %s", w.droppedWords())
 	return true, nil
 }
 
 // judged is the address that source ranges look at.
 func (w *walk) judged() netip.Addr {
-	if w.Client.Kind == Pod && !w.Datapath.ReadKernel {
+	if w.Client.Kind == Pod && !w.Datapath.ReadKernel && !w.byPacket {
 		return netip.Addr{}
 	}
 	return w.client
@@ -311,13 +319,14 @@ func RangePrefix(r maps.SourceRange) netip.Prefix {
 func (w *walk) empty() {
 	switch {
 	case len(w.Backends) > 0:
-		w.conclude(Refused, ReasonUnsettled, "Refused (ECONNREFUSED): every backend of the run has just gone. The agent is "+
-			"replacing the run at this moment, or it died while it did.")
+		w.conclude(Refused, ReasonUnsettled, "Refused (%s): every backend of the run has just gone. The agent is "+
+			"replacing the run at this moment, or it died while it did.", w.refusedWords())
 	case w.Frontend.WhenEmpty == Dropped:
 		w.conclude(Dropped, ReasonPolicy, "Dropped, as kube-proxy does: endpoints exist, but the traffic policy allows none "+
-			"of them here. connect(2) fails with ETIMEDOUT at once.")
+			"of them here: %s", w.droppedWords())
 	default:
-		w.conclude(Refused, ReasonNoBackend, "Refused at once (ECONNREFUSED): the Service has no usable endpoint anywhere.")
+		w.conclude(Refused, ReasonNoBackend, "Refused at once (%s): the Service has no usable endpoint anywhere.",
+			w.refusedWords())
 	}
 }
 
@@ -329,8 +338,11 @@ func (w *walk) affinity() error {
 	w.Affinity = &Affinity{TimeoutSeconds: w.service.AffinityTimeout, State: AffinityNone}
 	if w.Client.NetnsCookie == 0 && !w.client.IsValid() {
 		w.Affinity.State = AffinityUnknownClient
-		w.step("Affinity", "ClientIP, %d s. Which client it is must be known to look it up: give --from pid:PID of a "+
-			"process in the pod.", w.Affinity.TimeoutSeconds)
+		how := "give --from pid:PID of a process in the pod"
+		if w.Client.Kind == External {
+			how = "see shunt affinity"
+		}
+		w.step("Affinity", "ClientIP, %d s. Which client it is must be known to look it up: %s.", w.Affinity.TimeoutSeconds, how)
 		return nil
 	}
 	value, ok, err := w.affinityEntry()
@@ -408,6 +420,10 @@ func (w *walk) choose() {
 
 // reply tells what the client sees of the translation.
 func (w *walk) reply() {
+	if w.byPacket {
+		w.packetReply()
+		return
+	}
 	if w.Target.Protocol == model.UDP.String() {
 		w.step("Reply", "Replies and getpeername(2) show %s. An unconnected socket keeps its backend while the backend "+
 			"stays and datagrams flow.", w.Target)
@@ -434,11 +450,12 @@ func (w *walk) otherPorts() {
 			"endpoints exist elsewhere.")
 		return
 	}
-	w.Otherwise = append(w.Otherwise, "With no usable endpoint anywhere it is refused at once (ECONNREFUSED).")
+	w.Otherwise = append(w.Otherwise, "With no usable endpoint anywhere it is refused at once ("+
+		w.refusedWords()+").")
 }
 
 func (w *walk) notHandled() {
-	if !w.Datapath.SetRetval && w.Client.Kind != External {
+	if !w.Datapath.SetRetval && w.Client.Kind != External && !w.byPacket {
 		w.NotHandled = append(w.NotHandled, "The right errno of every refusal: this kernel has no bpf_set_retval (Linux "+
 			"5.18), so that a refused send fails with EPERM, and a dropped connect with ECONNREFUSED.")
 	}
