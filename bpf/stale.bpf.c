@@ -122,6 +122,7 @@ int iter_stale(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (!address_equal(&stale.peer, &flow.backend) || stale.peer_port != flow.backend_port)
 		return 0;
 	stale.backend_id = flow.backend_id;
+	stale.cookie = bpf_get_socket_cookie(sk);
 	bpf_seq_write(ctx->meta->seq, &stale, sizeof(stale));
 	return 0;
 }

@@ -212,6 +212,7 @@ struct trace_event {
 
 /* What the iterator over socket_flows prints: a connected UDP socket whose backend may no longer be used. */
 struct stale_socket {
+	__u64 cookie;
 	__u32 netns_inode; /* the number in /proc/PID/ns/net */
 	__u32 backend_id;
 	struct address local;
@@ -364,6 +365,9 @@ enum packet_setting_flag {
 	PACKET_SETTING_MASQUERADE_ALL = 1 << 2,
 	/* Translate the node's own TCP and UDP, too: no program translates in its sockets. SCTP is always. */
 	PACKET_SETTING_NODE_CLIENTS = 1 << 3,
+	/* External frontends without externalTrafficPolicy: Local: replace the client's address for backends on this
+	 * node as well, as kube-proxy does: for those whose return path would not come back through this node. */
+	PACKET_SETTING_MASQUERADE_EXTERNAL = 1 << 4,
 };
 
 enum packet_setting_size {

@@ -53,8 +53,8 @@ func destroy(s Stale) error {
 	return nil
 }
 
-// requestFor names the socket by its addresses: the kernel looks for a socket that receives from the peer, whatever
-// the family it was opened with.
+// requestFor names the socket by its addresses, by which the kernel finds one that receives from the peer, whatever
+// the family it was opened with, and by its cookie, without which that one would be ended whoever it is.
 func requestFor(s Stale) *request {
 	r := &request{Family: unix.AF_INET6, Protocol: unix.IPPROTO_UDP, States: ^uint32(0)}
 	if s.Peer.Addr().Is4() {
@@ -64,7 +64,7 @@ func requestFor(s Stale) *request {
 		Source:      addressBytes(s.Local.Addr()),
 		Destination: addressBytes(s.Peer.Addr()),
 		Interface:   s.BoundDevice,
-		Cookie:      [2]uint32{nl.TCPDIAG_NOCOOKIE, nl.TCPDIAG_NOCOOKIE},
+		Cookie:      [2]uint32{uint32(s.Cookie), uint32(s.Cookie >> 32)},
 	}
 	binary.BigEndian.PutUint16(r.ID.SourcePort[:], s.Local.Port())
 	binary.BigEndian.PutUint16(r.ID.DestinationPort[:], s.Peer.Port())

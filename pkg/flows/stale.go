@@ -3,6 +3,7 @@
 package flows
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,6 +20,8 @@ import (
 
 // Stale is a connected UDP socket whose backend may no longer be used (struct stale_socket).
 type Stale struct {
+	// Cookie is what the kernel knows the socket by: another one may have its addresses by now.
+	Cookie      uint64
 	NetnsInode  uint32
 	BackendID   uint32
 	Local, Peer netip.AddrPort
@@ -27,6 +30,7 @@ type Stale struct {
 
 // record is struct stale_socket.
 type record struct {
+	Cookie      uint64
 	NetnsInode  uint32
 	BackendID   uint32
 	Local       maps.Address
@@ -93,6 +97,7 @@ func decode(reader io.Reader) ([]Stale, error) {
 			return list, fmt.Errorf("read stale sockets: %w", err)
 		}
 		list = append(list, Stale{
+			Cookie:      r.Cookie,
 			NetnsInode:  r.NetnsInode,
 			BackendID:   r.BackendID,
 			Local:       netip.AddrPortFrom(r.Local.Addr(), r.LocalPort),
@@ -102,13 +107,36 @@ func decode(reader io.Reader) ([]Stale, error) {
 	}
 }
 
-// EndStale ends the stale sockets of this moment and returns how many it has ended. A socket that cannot be ended, as
-// its namespace is not to be found or not to be entered, is part of the error; the others are ended all the same.
-func (e *Ender) EndStale() (int, error) {
-	stale, err := e.List()
-	if err != nil || len(stale) == 0 {
-		return 0, err
+// EndStale ends the stale sockets and returns how many it has ended. What the error is about is left: a socket whose
+// namespace is not to be found or not to be entered. The others are ended all the same.
+func (e *Ender) EndStale() (int, error) { return endAll(e.List, e.end) }
+
+// idleRounds is how often the sockets are listed again although none could be ended.
+const idleRounds = 3
+
+// endAll ends sockets until none is listed. Once is not enough: a namespace is entered through a process that may have
+// ended while others in it go on, and of sockets with the same addresses the kernel finds one at a time.
+func endAll(list func() ([]Stale, error), end func([]Stale) (int, error)) (int, error) {
+	ended, idle := 0, 0
+	for {
+		stale, err := list()
+		if err != nil || len(stale) == 0 {
+			return ended, err
+		}
+		n, err := end(stale)
+		if ended += n; n > 0 {
+			idle = 0
+			continue
+		}
+		if idle++; idle == idleRounds {
+			return ended, cmp.Or(err, fmt.Errorf("end UDP socket %s -> %s: it cannot be reached in its network namespace",
+				stale[0].Local, stale[0].Peer))
+		}
 	}
+}
+
+// end ends sockets, each in its namespace.
+func (e *Ender) end(stale []Stale) (int, error) {
 	byNetns := map[uint32][]Stale{}
 	for _, s := range stale {
 		byNetns[s.NetnsInode] = append(byNetns[s.NetnsInode], s)
@@ -144,14 +172,14 @@ func endIn(path string, inode uint32, sockets []Stale) (int, error) {
 			switch err := destroy(s); {
 			case err == nil:
 				ended++
-			case errors.Is(err, unix.ENOENT): // its owner was faster
+			case errors.Is(err, unix.ENOENT): // its owner was faster, or another one with its addresses stands before it
 			default:
 				failed = append(failed, err)
 			}
 		}
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return ended, nil // the namespace, and so the sockets in it, went meanwhile
+		return ended, nil // the process that led there has ended: the next look finds another one, or no socket
 	}
 	return ended, errors.Join(append(failed, err)...)
 }

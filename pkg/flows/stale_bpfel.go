@@ -25,6 +25,8 @@ const (
 	staleMapDrops          = "drops"
 	staleMapFlowDraft      = "flow_draft"
 	staleMapFragments      = "fragments"
+	staleMapFrameDraft     = "frame_draft"
+	staleMapHeldFragments  = "held_fragments"
 	staleMapMeta           = "meta"
 	staleMapPacketSettings = "packet_settings"
 	staleMapPacketStats    = "packet_stats"
@@ -98,6 +100,8 @@ type staleMapSpecs struct {
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
 	FlowDraft      *ebpf.MapSpec `ebpf:"flow_draft"`
 	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
+	FrameDraft     *ebpf.MapSpec `ebpf:"frame_draft"`
+	HeldFragments  *ebpf.MapSpec `ebpf:"held_fragments"`
 	Meta           *ebpf.MapSpec `ebpf:"meta"`
 	PacketSettings *ebpf.MapSpec `ebpf:"packet_settings"`
 	PacketStats    *ebpf.MapSpec `ebpf:"packet_stats"`
@@ -147,6 +151,8 @@ type staleMaps struct {
 	Drops          *ebpf.Map `ebpf:"drops"`
 	FlowDraft      *ebpf.Map `ebpf:"flow_draft"`
 	Fragments      *ebpf.Map `ebpf:"fragments"`
+	FrameDraft     *ebpf.Map `ebpf:"frame_draft"`
+	HeldFragments  *ebpf.Map `ebpf:"held_fragments"`
 	Meta           *ebpf.Map `ebpf:"meta"`
 	PacketSettings *ebpf.Map `ebpf:"packet_settings"`
 	PacketStats    *ebpf.Map `ebpf:"packet_stats"`
@@ -172,6 +178,8 @@ func (m *staleMaps) Close() error {
 		m.Drops,
 		m.FlowDraft,
 		m.Fragments,
+		m.FrameDraft,
+		m.HeldFragments,
 		m.Meta,
 		m.PacketSettings,
 		m.PacketStats,

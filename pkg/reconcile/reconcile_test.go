@@ -370,6 +370,34 @@ func TestUDPSocketsAreLookedThroughWhenUDPBackendsMayHaveGone(t *testing.T) {
 	}
 }
 
+func TestALookThroughUDPSocketsThatFailsIsRepeatedAndReportedOnce(t *testing.T) {
+	looks, failing := make(chan struct{}, 10), 2
+	var said strings.Builder
+	s := newStaleFlows(func() (int, error) {
+		defer func() { looks <- struct{}{} }()
+		if failing--; failing >= 0 {
+			return 0, errors.New("the namespace cannot be entered")
+		}
+		return 1, nil
+	}, slog.New(slog.NewTextHandler(&said, nil)))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { s.run(ctx); close(ended) }()
+	s.check()
+	for look := range 3 {
+		select {
+		case <-looks:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("after %d looks there is no other", look)
+		}
+	}
+	cancel()
+	<-ended
+	if n := strings.Count(said.String(), "cannot be entered"); n != 1 {
+		t.Errorf("reported %d times: %s", n, said.String())
+	}
+}
+
 // awaitLook waits until the sockets are looked through.
 func (w *world) awaitLook(why string) {
 	w.t.Helper()
