@@ -25,7 +25,11 @@ type selectionResult struct {
 }
 
 func socketOperations() process.Operations {
-	return process.Operations{"select": process.Typed(selections), "bind-any": process.Typed(bindAny)}
+	g := &group{}
+	return process.Operations{
+		"select": process.Typed(selections), "bind-any": process.Typed(bindAny),
+		"group-open": process.Typed(g.open), "group-send": process.Typed(g.send),
+	}
 }
 
 // selectionBatch sockets are open at once: fewer than there are ports and file descriptors.
@@ -100,9 +104,77 @@ func bindOne(kind int) (int, error) {
 	if err := unix.Bind(fd, &unix.SockaddrInet6{}); err != nil {
 		return 0, fmt.Errorf("bind: %w", err)
 	}
+	return localPort(fd), nil
+}
+
+// groupRequest opens UDP sockets that share one local port (SO_REUSEPORT) and connects them to an address; one more
+// stays unconnected.
+type groupRequest struct {
+	Address   netip.AddrPort `json:"address"`
+	Connected int            `json:"connected"`
+}
+
+// groupResult has, of a datagram of each connected socket and of one to the address of the unconnected one, the errno
+// or nothing, and the local port of the latter.
+type groupResult struct {
+	Connected   []string `json:"connected"`
+	Unconnected string   `json:"unconnected"`
+	Port        int      `json:"port"`
+}
+
+type group struct {
+	to        unix.Sockaddr
+	connected []int
+	free      int
+}
+
+func (g *group) open(in groupRequest) (groupResult, error) {
+	g.to = &unix.SockaddrInet6{Port: int(in.Address.Port()), Addr: in.Address.Addr().As16()}
+	port := 0
+	for i := range in.Connected + 1 {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		}
+		if err == nil {
+			err = unix.Bind(fd, &unix.SockaddrInet6{Port: port})
+		}
+		if err != nil {
+			return groupResult{}, fmt.Errorf("open socket: %w", err)
+		}
+		if i == 0 {
+			g.free, port = fd, localPort(fd)
+			continue
+		}
+		if err := unix.Connect(fd, g.to); err != nil {
+			return groupResult{}, fmt.Errorf("connect: %w", err)
+		}
+		g.connected = append(g.connected, fd)
+	}
+	return g.send(struct{}{})
+}
+
+func (g *group) send(struct{}) (groupResult, error) {
+	var result groupResult
+	for _, fd := range g.connected {
+		result.Connected = append(result.Connected, errnoOf(unix.Send(fd, []byte("x"), unix.MSG_NOSIGNAL)))
+	}
+	result.Unconnected = errnoOf(unix.Sendto(g.free, []byte("x"), 0, g.to))
+	result.Port = localPort(g.free)
+	return result, nil
+}
+
+func errnoOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func localPort(fd int) int {
 	name, err := unix.Getsockname(fd)
 	if err != nil {
-		return 0, fmt.Errorf("read the socket's address: %w", err)
+		return 0
 	}
-	return name.(*unix.SockaddrInet6).Port, nil
+	return name.(*unix.SockaddrInet6).Port
 }

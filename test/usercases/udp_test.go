@@ -5,6 +5,7 @@ package usercases
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -245,6 +246,44 @@ func TestAConnectedUDPSocketOfABackendThatIsGoneGetsAnError(t *testing.T) {
 				}
 				s.Close()
 			}
+		})
+	}
+}
+
+// Case B03, its third socket: sockets that share a local port. Those that are connected to who is gone end, all of
+// them, and the unconnected one among them keeps its port and goes on.
+func TestOfSocketsOnOnePortTheConnectedOnesEnd(t *testing.T) {
+	t.Parallel()
+	w := agentlab.New(t)
+	a, b := agentlab.Serve(w.Node, "a"), agentlab.Serve(w.Node, "b")
+	w.Write("dns", both("dns", 7, "", isReady, a)...)
+	w.StartAgent()
+	type opened struct {
+		client *lab.Process
+		port   int
+	}
+	var all []opened
+	pod := w.Node.Pod(lab.PodOptions{})
+	for _, start := range []func() *lab.Process{pod.Process, w.Node.Process} {
+		for _, to := range forms(7, 80)[1:] { // the sockets are IPv6 ones
+			client := start()
+			var result groupResult
+			w.Must(client.Call("group-open", groupRequest{Address: to, Connected: 4}, &result))
+			if got := fmt.Sprint(result.Connected, result.Unconnected); got != "[   ]" {
+				t.Fatalf("%s: %s", to, got)
+			}
+			all = append(all, opened{client, result.Port})
+		}
+	}
+	w.Write("dns", both("dns", 7, "", isReady, b)...)
+	for _, o := range all {
+		w.Eventually("each connected socket has ended", func() (bool, string) {
+			var result groupResult
+			w.Must(o.client.Call("group-send", struct{}{}, &result))
+			if result.Unconnected != "" || result.Port != o.port {
+				t.Fatalf("the unconnected socket: %q, port %d, before %d", result.Unconnected, result.Port, o.port)
+			}
+			return !slices.Contains(result.Connected, ""), fmt.Sprintf("%q", result.Connected)
 		})
 	}
 }
