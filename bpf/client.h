@@ -71,15 +71,27 @@ static __noinline bool client_is_pod(const struct __sk_buff *skb, const struct a
 	return prefixes_contain(settings->pods, client);
 }
 
-static __noinline bool has_detector(const struct packet_settings *settings)
+/* Whether it is known at all who is a pod, in the client's family. */
+static __noinline bool has_detector(const struct packet_settings *settings,
+				    const struct address *client)
 {
-	return settings->flags & PACKET_SETTING_DEVICE_PODS || settings->pods[0].bits;
+	bool is4 = address_is4(client);
+
+	if (settings->flags & PACKET_SETTING_DEVICE_PODS)
+		return true;
+	for (int i = 0; i < PACKET_SETTING_PREFIXES; i++) {
+		const struct prefix *pods = &settings->pods[i];
+
+		if (pods->bits && address_is4(&pods->address) == is4)
+			return true;
+	}
+	return false;
 }
 
 /*
  * Whether the backend must see the node's address instead of the client's. A client whose answers do not come back
  * through this node by themselves cannot keep its own with a backend elsewhere; a pod that is given itself would
- * answer itself. A backend on this node always sees the client.
+ * answer itself. A backend on this node sees the client, unless the settings say otherwise.
  */
 static __noinline bool client_is_masked(const struct __sk_buff *skb, const struct service *service,
 					const struct backend *backend, const struct address *client,
@@ -94,10 +106,12 @@ static __noinline bool client_is_masked(const struct __sk_buff *skb, const struc
 	if (service->kind == SERVICE_KIND_CLUSTER_IP) {
 		if (settings->flags & PACKET_SETTING_MASQUERADE_ALL)
 			return true;
-		return !(backend->flags & BACKEND_ON_NODE) && !pod && has_detector(settings);
+		return !(backend->flags & BACKEND_ON_NODE) && !pod &&
+		       has_detector(settings, client);
 	}
 	if (backend->flags & BACKEND_ON_NODE)
-		return false;
+		return settings->flags & PACKET_SETTING_MASQUERADE_EXTERNAL &&
+		       !(service->flags & SERVICE_POLICY_LOCAL);
 	if (!pod)
 		return true;
 	/*

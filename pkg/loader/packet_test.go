@@ -48,20 +48,21 @@ func TestPacketStructuresAgreeMemberByMember(t *testing.T) {
 
 // packetFlags are the flags of the packet path in types.h that Go has.
 var packetFlags = map[string]uint64{
-	"CONNTRACK_REPLY":               uint64(maps.ConntrackReply),
-	"CONNTRACK_REDIRECT":            uint64(maps.ConntrackRedirect),
-	"CONNTRACK_FROM_NODE":           uint64(maps.ConntrackFromNode),
-	"CONNTRACK_SEEN_DATA":           uint64(maps.ConntrackSeenData),
-	"CONNTRACK_SEEN_FIN":            uint64(maps.ConntrackSeenFin),
-	"CONNTRACK_SEEN_RESET":          uint64(maps.ConntrackSeenReset),
-	"PACKET_SETTING_NODE_PODS":      uint64(maps.PacketNodePods),
-	"PACKET_SETTING_DEVICE_PODS":    uint64(maps.PacketDevicePods),
-	"PACKET_SETTING_MASQUERADE_ALL": uint64(maps.PacketMasqueradeAll),
-	"PACKET_SETTING_NODE_CLIENTS":   uint64(maps.PacketNodeClients),
-	"DEVICE_PODS":                   uint64(maps.DevicePods),
-	"DEVICE_BRIDGE_PORT":            uint64(maps.DeviceBridgePort),
-	"DEVICE_BEHIND_NODE":            uint64(maps.DeviceBehindNode),
-	"DEVICE_ETHERNET":               uint64(maps.DeviceEthernet),
+	"CONNTRACK_REPLY":                    uint64(maps.ConntrackReply),
+	"CONNTRACK_REDIRECT":                 uint64(maps.ConntrackRedirect),
+	"CONNTRACK_FROM_NODE":                uint64(maps.ConntrackFromNode),
+	"CONNTRACK_SEEN_DATA":                uint64(maps.ConntrackSeenData),
+	"CONNTRACK_SEEN_FIN":                 uint64(maps.ConntrackSeenFin),
+	"CONNTRACK_SEEN_RESET":               uint64(maps.ConntrackSeenReset),
+	"PACKET_SETTING_NODE_PODS":           uint64(maps.PacketNodePods),
+	"PACKET_SETTING_DEVICE_PODS":         uint64(maps.PacketDevicePods),
+	"PACKET_SETTING_MASQUERADE_ALL":      uint64(maps.PacketMasqueradeAll),
+	"PACKET_SETTING_NODE_CLIENTS":        uint64(maps.PacketNodeClients),
+	"PACKET_SETTING_MASQUERADE_EXTERNAL": uint64(maps.PacketMasqueradeExternal),
+	"DEVICE_PODS":                        uint64(maps.DevicePods),
+	"DEVICE_BRIDGE_PORT":                 uint64(maps.DeviceBridgePort),
+	"DEVICE_BEHIND_NODE":                 uint64(maps.DeviceBehindNode),
+	"DEVICE_ETHERNET":                    uint64(maps.DeviceEthernet),
 }
 
 // The compiler leaves out of BTF the enums of which nothing but enumerators is used, so the header itself is read.

@@ -107,6 +107,7 @@ const (
 	PacketDevicePods
 	PacketMasqueradeAll
 	PacketNodeClients
+	PacketMasqueradeExternal
 )
 
 // PacketPrefixes is how many prefixes of each kind PacketSettings has room for.
