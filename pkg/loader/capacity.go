@@ -39,6 +39,9 @@ func thisMachine() (machine, error) {
 const (
 	minBackends = 1 << 14
 	maxBackends = 1 << 19
+	// maxServices are several times as many as Kubernetes supports. The kernel makes counters for each, one by one and on
+	// each CPU: more of them would be most of the time that a start takes.
+	maxServices = 1 << 16
 	// bytesPerBackend of the node's memory are behind one backend: all maps together then take about one percent.
 	bytesPerBackend = 1 << 15
 	// statsShare of the node's memory, at most, is behind service_stats, which has a copy for each CPU.
@@ -50,7 +53,7 @@ const (
 // withDefaults fills in what is zero.
 func (c Capacity) withDefaults(m machine) Capacity {
 	backends := clamp(powerOfTwo(m.memory/bytesPerBackend), minBackends, maxBackends)
-	services := min(backends/2, clamp(powerOfTwo(m.memory/statsShare/statsBytes/uint64(m.cpus)), minBackends/2, maxBackends))
+	services := min(backends/2, clamp(powerOfTwo(m.memory/statsShare/statsBytes/uint64(m.cpus)), minBackends/2, maxServices))
 	c.Backends = orElse(c.Backends, backends)
 	c.Services = orElse(c.Services, services)
 	c.Slots = orElse(c.Slots, 4*max(c.Backends, minBackends))
