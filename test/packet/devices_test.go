@@ -143,6 +143,47 @@ func TestSmallerMTUOnTheWayToTheBackend(t *testing.T) {
 	}
 }
 
+// The kernel routes to a pod with a small MTU, and complains to the client: about a packet to the pod, of which the
+// client knows nothing. The complaint must speak of what the client has dialled.
+func TestPodWithASmallMTU(t *testing.T) {
+	for _, v := range variants[:2] {
+		t.Run(v.name, func(t *testing.T) {
+			w := newWorld(t, v)
+			pod := w.node.Pod(lab.PodOptions{Name: "small", MTU: 1300})
+			near := pod.Process()
+			if v.layout == lab.Bridged {
+				// A bridge has the smallest MTU of its ports, and all its pods the same.
+				w.must(w.node.Do(func() error {
+					bridge, err := netlink.LinkByName("cni0")
+					if err != nil {
+						return err
+					}
+					return netlink.LinkSetMTU(bridge, 1300)
+				}))
+			}
+			w.attach()
+			for _, family := range []int{4, 6} {
+				dialled := w.nodePort(udp, family, 30081, near)
+				socket := w.client.Dial(udp, dialled)
+				// The first datagram of 1400 bytes is lost to path MTU discovery, and the error it causes is the
+				// socket's. The next one goes in fragments.
+				text := strings.Repeat("0123456789", 140)
+				var answer lab.Exchanged
+				for range 4 {
+					if answer = socket.Exchange(text); answer.OK() {
+						break
+					}
+				}
+				if !answer.OK() || answer.Text != text {
+					t.Errorf("IPv%d: %s, %d bytes back\n%s", family, answer.Errno, len(answer.Text), w.state())
+				}
+				socket.Close()
+				w.exchangeMuch(w.client, tcp, w.nodePort(tcp, family, 30082, near))
+			}
+		})
+	}
+}
+
 // tun makes a device without Ethernet header in a namespace, and returns what reads and writes its packets.
 func (w *world) tun(n *lab.Namespace, name string, addresses ...string) *os.File {
 	w.t.Helper()

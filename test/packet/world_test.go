@@ -52,13 +52,14 @@ type variant struct {
 	name   string
 	layout lab.Layout
 	mode   attach.TCMode
+	flows  uint32 // 0: 1024
 }
 
 var variants = []variant{
-	{"routed pods, TCX", lab.Routed, attach.TCX},
-	{"bridged pods, TCX", lab.Bridged, attach.TCX},
-	{"routed pods, clsact", lab.Routed, attach.TCClsact},
-	{"bridged pods, clsact", lab.Bridged, attach.TCClsact},
+	{"routed pods, TCX", lab.Routed, attach.TCX, 0},
+	{"bridged pods, TCX", lab.Bridged, attach.TCX, 0},
+	{"routed pods, clsact", lab.Routed, attach.TCClsact, 0},
+	{"bridged pods, clsact", lab.Bridged, attach.TCClsact, 0},
 }
 
 func newWorld(t *testing.T, v variant) *world {
@@ -71,7 +72,10 @@ func newWorld(t *testing.T, v variant) *world {
 	// What a careful node has: strict reverse path filters, and a firewall that trusts nothing it cannot follow.
 	w.must(w.node.Set("ipv4/conf/all/rp_filter", "1"))
 	w.firewall(w.node)
-	w.load()
+	if v.flows == 0 {
+		v.flows = 1024
+	}
+	w.load(v.flows)
 	return w
 }
 
@@ -90,7 +94,7 @@ func (w *world) firewall(n *lab.Node) {
 	}
 }
 
-func (w *world) load() {
+func (w *world) load(flows uint32) {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
@@ -106,7 +110,7 @@ func (w *world) load() {
 	w.must(err)
 	w.t.Cleanup(func() { w.datapath.Close() })
 	w.packets, err = w.datapath.LoadPackets(loader.PacketOptions{
-		Flows: 1024, NodeAddress4: w.node.Address4, NodeAddress6: w.node.Address6, Log: log,
+		Flows: flows, NodeAddress4: w.node.Address4, NodeAddress6: w.node.Address6, Log: log,
 	})
 	w.must(err)
 	w.t.Cleanup(func() { w.packets.Close() })
@@ -279,14 +283,7 @@ func (w *world) expect(client *lab.Process, network string, dialled netip.AddrPo
 
 // state is what the programs have counted and tracked, for messages.
 func (w *world) state() string {
-	text := "counted:"
-	counts, err := w.maps.Drops()
-	w.must(err)
-	for reason, n := range counts {
-		if n > 0 {
-			text += fmt.Sprintf(" %s %d", maps.ReasonWord(reason), n)
-		}
-	}
+	text := "counted:" + w.counted()
 	var key maps.ConntrackKey
 	var value maps.ConntrackValue
 	it := w.datapath.Maps[maps.MapConntrack].Iterate()
