@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// Patience is how long a test waits for what must happen.
-	Patience = 20 * time.Second
+	// Patience is how long a test waits for what must happen: long enough for an emulated processor to load the programs.
+	Patience = 90 * time.Second
 	pause    = 10 * time.Millisecond
 )
 
