@@ -179,7 +179,7 @@ func (c *ControlPlane) connectAdmin() error {
 		return err
 	}
 	c.admin = &rest.Config{
-		Host: "https://" + c.Address().String(), QPS: -1, Dial: c.Dial,
+		Host: "https://" + c.Address().String(), QPS: -1, Dial: c.Dial, WarningHandler: rest.NoWarnings{},
 		ContentConfig: rest.ContentConfig{
 			ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
 		},

@@ -29,8 +29,8 @@ const (
 	TestedZone = "zone-a"
 	RemoteZone = "zone-b"
 
-	markerNamespace = "markers"
-	settlePatience  = 30 * time.Second
+	MarkerNamespace = "markers"
+	settlePatience  = 90 * time.Second
 )
 
 // Cluster is a control plane with the nodes that each world has.
@@ -74,7 +74,7 @@ func (c *Cluster) makeObjects(ctx context.Context) error {
 	if err := c.admitAgent(ctx); err != nil {
 		return err
 	}
-	return c.MakeNamespace(ctx, markerNamespace)
+	return c.MakeNamespace(ctx, MarkerNamespace)
 }
 
 // admitAgent gives the agent's user the role that deploy/ has for it.
@@ -161,7 +161,7 @@ func (c *Cluster) Settle(ctx context.Context, worlds ...*World) (time.Duration, 
 func (c *Cluster) makeMarker(ctx context.Context) ([]netip.AddrPort, func(), error) {
 	name := fmt.Sprintf("marker-%d", c.markers.Add(1))
 	policy := corev1.IPFamilyPolicyRequireDualStack
-	service, err := c.API.CoreV1().Services(markerNamespace).Create(ctx, &corev1.Service{
+	service, err := c.API.CoreV1().Services(MarkerNamespace).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{
 			IPFamilyPolicy: &policy,
@@ -173,7 +173,7 @@ func (c *Cluster) makeMarker(ctx context.Context) ([]netip.AddrPort, func(), err
 	}
 	for _, address := range []string{"10.244.1.3", "fd00:10:244:1::3"} {
 		slice := Slice(name, []string{address}, Port)
-		if _, err := c.API.DiscoveryV1().EndpointSlices(markerNamespace).Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+		if _, err := c.API.DiscoveryV1().EndpointSlices(MarkerNamespace).Create(ctx, slice, metav1.CreateOptions{}); err != nil {
 			return nil, nil, fmt.Errorf("make marker: %w", err)
 		}
 	}
@@ -183,8 +183,8 @@ func (c *Cluster) makeMarker(ctx context.Context) ([]netip.AddrPort, func(), err
 	}
 	return addresses, func() {
 		ctx := context.WithoutCancel(ctx)
-		_ = c.API.CoreV1().Services(markerNamespace).Delete(ctx, name, metav1.DeleteOptions{})
-		_ = c.API.DiscoveryV1().EndpointSlices(markerNamespace).DeleteCollection(ctx, metav1.DeleteOptions{},
+		_ = c.API.CoreV1().Services(MarkerNamespace).Delete(ctx, name, metav1.DeleteOptions{})
+		_ = c.API.DiscoveryV1().EndpointSlices(MarkerNamespace).DeleteCollection(ctx, metav1.DeleteOptions{},
 			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
 	}, nil
 }
