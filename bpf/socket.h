@@ -212,19 +212,42 @@ static __noinline enum verdict socket_connect(struct bpf_sock_addr *ctx, const s
 
 	if (verdict == VERDICT_TRANSLATE)
 		flow_remember(ctx->sk, &dial->frontend, backend);
-	else
-		/* The socket may have been connected to a frontend before; it is not now. */
+	/* A socket may have been connected to a frontend before. Now it is not; but a refused
+	 * connect leaves a UDP socket as it was. */
+	if (verdict == VERDICT_PASS)
 		bpf_sk_storage_delete(&socket_flows, ctx->sk);
 	return verdict;
+}
+
+/*
+ * The backend of a connected UDP socket that names in a send what it is connected to. It receives
+ * from that backend alone: the reply of another one would be lost.
+ */
+static __noinline bool socket_sends_to_peer(struct bpf_sock_addr *ctx, const struct dial *dial,
+					    struct backend *backend)
+{
+	const struct socket_flow *flow = bpf_sk_storage_get(&socket_flows, ctx->sk, NULL, 0);
+
+	if (!flow || ctx->sk->state != BPF_TCP_ESTABLISHED ||
+	    flow->frontend_port != dial->frontend.port ||
+	    !address_equal(&flow->frontend, &dial->frontend.address))
+		return false;
+	backend->address = flow->backend;
+	backend->port = flow->backend_port;
+	return true;
 }
 
 static __noinline enum verdict socket_sendmsg(struct bpf_sock_addr *ctx, const struct dial *dial,
 					      struct backend *backend)
 {
-	struct udp_flows *flows = udp_flows_of(ctx->sk);
+	struct udp_flows *flows;
+	enum verdict verdict;
 	bool fresh = false;
-	enum verdict verdict = socket_translate(ctx, dial, flows, backend, &fresh);
 
+	if (socket_sends_to_peer(ctx, dial, backend))
+		return VERDICT_TRANSLATE;
+	flows = udp_flows_of(ctx->sk);
+	verdict = socket_translate(ctx, dial, flows, backend, &fresh);
 	if (verdict == VERDICT_TRANSLATE && fresh)
 		udp_flow_remember(ctx->sk, &dial->frontend, backend);
 	else if (verdict == VERDICT_PASS && flows)

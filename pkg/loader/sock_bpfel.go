@@ -25,6 +25,8 @@ const (
 	sockMapDrops             = "drops"
 	sockMapFlowDraft         = "flow_draft"
 	sockMapFragments         = "fragments"
+	sockMapFrameDraft        = "frame_draft"
+	sockMapHeldFragments     = "held_fragments"
 	sockMapMeta              = "meta"
 	sockMapPacketSettings    = "packet_settings"
 	sockMapPacketStats       = "packet_stats"
@@ -117,6 +119,8 @@ type sockMapSpecs struct {
 	Drops          *ebpf.MapSpec `ebpf:"drops"`
 	FlowDraft      *ebpf.MapSpec `ebpf:"flow_draft"`
 	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
+	FrameDraft     *ebpf.MapSpec `ebpf:"frame_draft"`
+	HeldFragments  *ebpf.MapSpec `ebpf:"held_fragments"`
 	Meta           *ebpf.MapSpec `ebpf:"meta"`
 	PacketSettings *ebpf.MapSpec `ebpf:"packet_settings"`
 	PacketStats    *ebpf.MapSpec `ebpf:"packet_stats"`
@@ -167,6 +171,8 @@ type sockMaps struct {
 	Drops          *ebpf.Map `ebpf:"drops"`
 	FlowDraft      *ebpf.Map `ebpf:"flow_draft"`
 	Fragments      *ebpf.Map `ebpf:"fragments"`
+	FrameDraft     *ebpf.Map `ebpf:"frame_draft"`
+	HeldFragments  *ebpf.Map `ebpf:"held_fragments"`
 	Meta           *ebpf.Map `ebpf:"meta"`
 	PacketSettings *ebpf.Map `ebpf:"packet_settings"`
 	PacketStats    *ebpf.Map `ebpf:"packet_stats"`
@@ -192,6 +198,8 @@ func (m *sockMaps) Close() error {
 		m.Drops,
 		m.FlowDraft,
 		m.Fragments,
+		m.FrameDraft,
+		m.HeldFragments,
 		m.Meta,
 		m.PacketSettings,
 		m.PacketStats,

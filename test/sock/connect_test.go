@@ -193,6 +193,27 @@ func TestConnectToANonServiceForgetsTheFrontend(t *testing.T) {
 	}
 }
 
+// TestARefusedConnectLeavesAUDPSocketAsItWas: its peer is the backend it had, which it still knows by the frontend.
+func TestARefusedConnectLeavesAUDPSocketAsItWas(t *testing.T) {
+	for _, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			w := newWorld(t)
+			client := w.pod("client")
+			w.serve(udp, family.frontend, w.pod("server"))
+			to := addrPort(family.dialled)
+			w.address(to.Addr().Unmap().String(), maps.AddressClusterIP)
+			socket := client.Dial(udp, to)
+			expectErrno(t, "connect to an undefined port", socket.Connect(netip.AddrPortFrom(to.Addr(), 4)), "ECONNREFUSED")
+			if reply := socket.Exchange("x"); !reply.OK() || reply.From != to {
+				t.Errorf("after the refused connect the reply comes from %s %s, want %s", reply.From, reply.Errno, to)
+			}
+			if peer := socket.Inspect().Peer; peer != to {
+				t.Errorf("after the refused connect getpeername says %s, want %s", peer, to)
+			}
+		})
+	}
+}
+
 func TestASocketBoundToLoopbackIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	client := w.pod("client")

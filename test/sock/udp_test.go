@@ -217,3 +217,28 @@ func TestAConnectedSocketAfterDisconnectIsAsUnconnected(t *testing.T) {
 		t.Errorf("connected to the backend itself: the reply came from %s", reply.From)
 	}
 }
+
+// TestAConnectedSocketMayNameItsPeerInASend: sendto on a connected socket passes a hook that send does not. It must not
+// choose another backend, of which the socket receives nothing.
+func TestAConnectedSocketMayNameItsPeerInASend(t *testing.T) {
+	for _, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			w := newWorld(t)
+			client := w.pod("client")
+			s := w.serve(udp, family.frontend, w.pod("a"), w.pod("b"), w.pod("c"))
+			to := addrPort(family.dialled)
+			const sockets = 16
+			for range sockets {
+				socket := client.Dial(udp, to)
+				server := sendMany(t, socket, to, 2)
+				if reply := socket.Exchange("x"); reply.Server != server || reply.From != to {
+					t.Errorf("send is answered by %s as %s, sendto by %s as %s", reply.Server, reply.From, server, to)
+				}
+				socket.Close()
+			}
+			if stats := w.stats(s); stats.Connections != sockets {
+				t.Errorf("%d connections counted, %d made", stats.Connections, sockets)
+			}
+		})
+	}
+}
