@@ -138,6 +138,13 @@ func prefixOf(p netip.Prefix) maps.Prefix {
 func (w *world) attach() {
 	w.t.Helper()
 	w.must(w.node.Do(func() error {
+		best, err := attach.NewPacketPath(w.pins, w.packets.Programs, attach.TCAuto)
+		if err != nil {
+			return err
+		}
+		if best.Mode != attach.TCX {
+			w.mode = attach.TCClsact // a kernel before 6.6
+		}
 		path, err := attach.NewPacketPath(w.pins, w.packets.Programs, w.mode)
 		if err != nil {
 			return err
@@ -190,22 +197,32 @@ func protocolOf(network string) uint8 {
 }
 
 // serve makes one frontend with a backend in each of the processes, which listen there as servers of their names.
-// onNode says which of them are on the node.
-func (w *world) serve(network string, frontend netip.AddrPort, kind maps.ServiceKind, servers ...*lab.Process) uint32 {
+func (w *world) serve(network string, frontend netip.AddrPort, kind maps.ServiceKind, servers ...*lab.Process) {
+	w.t.Helper()
+	var backends []netip.AddrPort
+	for _, p := range servers {
+		at := p.Address4
+		if frontend.Addr().Is6() {
+			at = p.Address6
+		}
+		listening := p.Listen(network, netip.AddrPortFrom(at, 0), p.Name)
+		backends = append(backends, netip.AddrPortFrom(at, listening.Port()))
+	}
+	w.program(protocolOf(network), frontend, kind, backends...)
+}
+
+// program writes one frontend and its backends.
+func (w *world) program(protocol uint8, frontend netip.AddrPort, kind maps.ServiceKind, addresses ...netip.AddrPort) {
 	w.t.Helper()
 	id := w.services
 	w.services++
 	var backends []maps.Backend
 	var ids []uint32
-	for _, p := range servers {
-		at, node := p.Address4, w.node.Pods4
-		if frontend.Addr().Is6() {
-			at, node = p.Address6, w.node.Pods6
-		}
-		listening := p.Listen(network, netip.AddrPortFrom(at, 0), p.Name)
-		b := maps.Backend{BackendID: w.backends, ServiceID: id, Address: maps.AddressOf(at), Port: listening.Port(),
-			Protocol: protocolOf(network), Flags: maps.BackendCluster}
-		if node.Contains(at) || at == w.node.Address4 || at == w.node.Address6 {
+	for _, a := range addresses {
+		b := maps.Backend{BackendID: w.backends, ServiceID: id, Address: maps.AddressOf(a.Addr()), Port: a.Port(),
+			Protocol: protocol, Flags: maps.BackendCluster}
+		if w.node.Pods4.Contains(a.Addr()) || w.node.Pods6.Contains(a.Addr()) || a.Addr() == w.node.Address4 ||
+			a.Addr() == w.node.Address6 {
 			b.Flags |= maps.BackendOnNode | maps.BackendLocal
 		}
 		w.backends++
@@ -216,12 +233,11 @@ func (w *world) serve(network string, frontend netip.AddrPort, kind maps.Service
 	_, err := w.maps.PutBackends(backends)
 	w.must(err)
 	w.must(w.maps.PutSlots(run.Base, ids))
-	key := maps.Frontend{Address: maps.AddressOf(frontend.Addr()), Port: frontend.Port(), Protocol: protocolOf(network)}
+	key := maps.Frontend{Address: maps.AddressOf(frontend.Addr()), Port: frontend.Port(), Protocol: protocol}
 	_, err = w.maps.PutServices([]maps.Frontend{key}, []maps.Service{{
 		ServiceID: id, FrontendCheck: key.Check(), Internal: run, External: run, Kind: kind,
 	}})
 	w.must(err)
-	return id
 }
 
 func (w *world) address(a netip.Addr, flags maps.AddressFlags) {
