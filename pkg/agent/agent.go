@@ -76,6 +76,9 @@ func Run(ctx context.Context, cfg *config.Config, watchConfig func(context.Conte
 	if a.datapath.packets != nil {
 		parts = append(parts, a.datapath.packets.run)
 	}
+	if cfg.SocketLB != config.SocketLBOff {
+		parts = append(parts, a.datapath.keepAttached(cfg, log))
+	}
 	return a.run(ctx, parts...)
 }
 

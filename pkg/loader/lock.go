@@ -54,6 +54,23 @@ func Lock(bpffs string) (*Directory, error) {
 	return &Directory{Path: path, file: file}, nil
 }
 
+// InPlace returns an error when the directory is not at its path any more: removed, or its bpffs unmounted. The lock is
+// then one that nobody else meets.
+func (d *Directory) InPlace() error {
+	var held, there unix.Stat_t
+	if err := unix.Fstat(int(d.file.Fd()), &held); err != nil {
+		return fmt.Errorf("look at pin directory: %w", err)
+	}
+	err := unix.Stat(d.Path, &there)
+	if err == nil && (held.Ino != there.Ino || held.Dev != there.Dev) {
+		err = errors.New("another one is in its place")
+	}
+	if err != nil {
+		return fmt.Errorf("pin directory %s was removed under this agent: %w: start the agent again", d.Path, err)
+	}
+	return nil
+}
+
 // Close releases the lock.
 func (d *Directory) Close() error { return d.file.Close() }
 
