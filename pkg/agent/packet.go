@@ -89,10 +89,11 @@ func packetSettings(cfg *config.Config) (maps.PacketSettings, error) {
 	}
 	s.SNATPortMin, s.SNATPortMax = snatPorts(low, high)
 	for flag, on := range map[maps.PacketFlags]bool{
-		maps.PacketNodePods:      cfg.DetectLocalMode != config.LocalModeClusterCIDR,
-		maps.PacketDevicePods:    podsByDevice(cfg.DetectLocalMode),
-		maps.PacketMasqueradeAll: cfg.MasqueradeAll,
-		maps.PacketNodeClients:   cfg.SocketLB == config.SocketLBOff,
+		maps.PacketNodePods:           cfg.DetectLocalMode != config.LocalModeClusterCIDR,
+		maps.PacketDevicePods:         podsByDevice(cfg.DetectLocalMode),
+		maps.PacketMasqueradeAll:      cfg.MasqueradeAll,
+		maps.PacketMasqueradeExternal: cfg.MasqueradeExternal,
+		maps.PacketNodeClients:        cfg.SocketLB == config.SocketLBOff,
 	} {
 		if on {
 			s.Flags |= flag

@@ -121,6 +121,8 @@ type Config struct {
 	LocalhostNodePorts bool `json:"localhostNodePorts"`
 	// MasqueradeAll gives connections to ClusterIPs that come from outside the socket path a node's source address.
 	MasqueradeAll bool `json:"masqueradeAll"`
+	// MasqueradeExternal gives a node's source address to what comes from outside for a backend of this node, too.
+	MasqueradeExternal bool `json:"masqueradeExternal"`
 	// AllowServiceExternalIPs is the feature gate of that name: without it spec.externalIPs counts as empty.
 	AllowServiceExternalIPs bool `json:"allowServiceExternalIPs"`
 	// SyncPeriod is when a failed sync is repeated at the latest; twice of it without progress is unhealthy.

@@ -143,6 +143,9 @@ func (s *state) addDatapathFlags(fs *pflag.FlagSet) {
 		"serve node ports on loopback to the node's own processes, unless --nodeport-addresses lists prefixes without it")
 	fs.BoolVar(&c.MasqueradeAll, "masquerade-all", c.MasqueradeAll,
 		"rewrite the source of all packets to ClusterIPs")
+	fs.BoolVar(&c.MasqueradeExternal, "masquerade-external", c.MasqueradeExternal,
+		"rewrite the source of packets from outside for this node's own backends too, as kube-proxy does with "+
+			"externalTrafficPolicy Cluster: for pods whose answers do not come back through this node")
 	fs.BoolVar(&c.AllowServiceExternalIPs, "allow-service-external-ips", c.AllowServiceExternalIPs,
 		"serve spec.externalIPs")
 	fs.DurationVar(&c.SyncPeriod.Duration, "sync-period", c.SyncPeriod.Duration,
