@@ -20,7 +20,7 @@ build: ## the static binary, bin/shunt
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/shunt ./cmd/shunt
 
 .PHONY: demo
-demo: build ## a node in network namespaces, and the story of one connection (root)
+demo: build ## nodes in network namespaces, and the story of a few connections (root)
 	bin/shunt demo
 
 # nft and iptables are kube-proxy's, and what a node's firewall is made of.

@@ -25,11 +25,14 @@ func (s *story) setTheScene() error {
 	for _, pod := range []*lab.Process{s.client, s.second} {
 		s.show("  pod "+pod.Name, "%s  a client", pod.Address4)
 	}
-	for _, pod := range []*server{s.web[0], s.web[1], s.dns, s.database} {
+	for _, pod := range []*server{s.web[0], s.web[1], s.dns, s.database, s.shopfront} {
 		s.show("  pod "+pod.Name, "%s  a server", pod.Address4)
 	}
 	s.show(s.other.Name, "%s", s.other.Address4)
-	s.show("  pod "+s.web[2].Name, "%s  a server", s.web[2].Address4)
+	for _, pod := range []*server{s.web[2], s.reports} {
+		s.show("  pod "+pod.Name, "%s  a server", pod.Address4)
+	}
+	s.show(s.customer.Name, "%s  a client outside the cluster", s.customer.Address4)
 	s.say("There is no API server: Services and EndpointSlices are files. This is one of them:")
 	if err := s.publishAll(); err != nil {
 		return err
@@ -45,7 +48,9 @@ func (s *story) setTheScene() error {
 	if err := s.startAgent(); err != nil {
 		return err
 	}
-	for service, backends := range map[*service]int{s.webService: 3, s.shop: 3, s.dnsService: 1, s.empty: 0} {
+	for service, backends := range map[*service]int{
+		s.webService: 3, s.shop: 3, s.dnsService: 1, s.empty: 0, s.shopfrontService: 1, s.reportsService: 1,
+	} {
 		if err := s.await(service, backends); err != nil {
 			return err
 		}

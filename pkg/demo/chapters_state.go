@@ -75,6 +75,11 @@ func (s *story) agentKilled() error {
 	series := s.second.StartConnects(process.ConnectsRequest{
 		Network: process.TCP, Address: s.webService.frontend(), Workers: 1,
 	})
+	near := s.customer.Dial(process.TCP, s.shopfrontService.nodePortAt(s.node.Address4))
+	defer near.Close()
+	far := s.customer.Dial(process.TCP, s.reportsService.nodePortAt(s.node.Address4))
+	defer far.Close()
+	s.show(s.customer.Name+" is connected to", "%s and %s", near.Exchange("who?").Server, far.Exchange("who?").Server)
 	s.agent.Kill()
 	s.show(fmt.Sprintf("kill -9 %d, the agent", pid), "it ended: %v", s.agent.Wait())
 	const total = 200
@@ -82,6 +87,7 @@ func (s *story) agentKilled() error {
 	s.bars(result)
 	s.claim(result.Total() == total && result.Failed() == 0,
 		"The agent is dead, and %d new connections succeed: programs and maps belong to the kernel.", total)
+	s.outsideGoesOn(near, far, "The agent is dead")
 	if err := s.quoteShunt("backends", namespace+"/"+s.webService.name); err != nil {
 		return err
 	}
@@ -99,11 +105,23 @@ func (s *story) agentKilled() error {
 	s.bars(again)
 	s.claim(again.Total() == total && again.Servers[s.web[2].Name] > 0,
 		"The new agent took over what it found and added what it had missed.")
+	s.outsideGoesOn(near, far, "With the new agent")
 	meanwhile := series.Stop()
 	s.claim(meanwhile.Total() > 0 && meanwhile.Failed() == 0,
 		"Pod %s connected %d times from before the kill until now: no connect failed.",
 		s.second.Name, meanwhile.Total())
 	return nil
+}
+
+// outsideGoesOn shows that connections from outside the cluster go on, and new ones succeed.
+func (s *story) outsideGoesOn(near, far *lab.Socket, when string) {
+	const total = 50
+	here, there := near.Exchange("still there?"), far.Exchange("still there?")
+	s.claim(here.OK() && here.Server == s.shopfront.Name && there.OK() && there.Server == s.reports.Name,
+		"%s: the two connections that %s opened from outside go on.", when, s.customer.Name)
+	result := s.customer.Connects(process.TCP, s.shopfrontService.nodePortAt(s.node.Address4), total)
+	s.claim(result.Servers[s.shopfront.Name] == total && result.Failed() == 0,
+		"%s: %d new ones succeed.", when, total)
 }
 
 func (s *story) ping() error {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo is `shunt demo`: a whole node in network namespaces on this machine, with pods, servers and the real
-// agent, and the story of a Service told from what the kernel and the processes themselves say. It needs root and
-// neither a cluster nor a compiler.
+// Package demo is `shunt demo`: two nodes in network namespaces on this machine, with pods, servers and the real agent
+// on one of them, a client outside the cluster, and the story of a Service told from what the kernel and the processes
+// themselves say. It needs root and neither a cluster nor a compiler.
 //
 // It prints nothing that it did not just see, and each claim is checked: one that is not true ends the demo with an
 // error. What it makes goes when it ends, however it ends (package lab).
@@ -82,6 +82,10 @@ func (s *story) tell() error {
 		{"Session affinity", s.affinity},
 		{"UDP: the reply comes from the address that was asked", s.datagrams},
 		{"A headless Service is left alone", s.headless},
+		{"A client outside the cluster dials a node port", s.dialNodePort},
+		{"The same, but the pod is on the other node", s.podElsewhere},
+		{"An external IP, and a load balancer's", s.publicAddresses},
+		{"Open flows, and what they carry", s.openFlows},
 		{"The agent is killed", s.agentKilled},
 		{"What shunt does not do: ping", s.ping},
 	} {

@@ -26,6 +26,9 @@ type service struct {
 	targetPort uint16
 	protocol   corev1.Protocol
 	affinity   bool
+	nodePort   uint16     // 0: none
+	external   netip.Addr // an external IP, or none
+	balancer   netip.Addr // a load balancer's address, or none
 }
 
 // endpoint is one entry of an EndpointSlice.
@@ -36,6 +39,25 @@ type endpoint struct {
 
 // frontend is the first ClusterIP with the port.
 func (s *service) frontend() netip.AddrPort { return netip.AddrPortFrom(s.addresses[0], s.port) }
+
+// nodePortAt is the node port on one of a node's addresses.
+func (s *service) nodePortAt(address netip.Addr) netip.AddrPort {
+	return netip.AddrPortFrom(address, s.nodePort)
+}
+
+// frontends is how many addresses with a port the service has in the kernel.
+func (s *service) frontends() int {
+	count := len(s.addresses)
+	if s.nodePort != 0 {
+		count *= 2 // a node port in each family
+	}
+	for _, address := range []netip.Addr{s.external, s.balancer} {
+		if address.IsValid() {
+			count++
+		}
+	}
+	return count
+}
 
 func (s *service) manifest() *corev1.Service {
 	object := &corev1.Service{
@@ -64,7 +86,23 @@ func (s *service) manifest() *corev1.Service {
 			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout},
 		}
 	}
+	s.publishOutside(object)
 	return object
+}
+
+// publishOutside adds what clients outside the cluster dial.
+func (s *service) publishOutside(object *corev1.Service) {
+	spec := &object.Spec
+	if s.nodePort != 0 {
+		spec.Type, spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, int32(s.nodePort)
+	}
+	if s.external.IsValid() {
+		spec.ExternalIPs = []string{s.external.String()}
+	}
+	if s.balancer.IsValid() {
+		spec.Type = corev1.ServiceTypeLoadBalancer
+		object.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: s.balancer.String()}}
+	}
 }
 
 // slice is the EndpointSlice of one family.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -24,6 +25,7 @@ func (w *world) agentFlags() []string {
 	return []string{
 		"--manifests=" + w.manifests, "--node-name=" + w.node.Name,
 		"--cgroup-root=" + w.node.CgroupRoot, "--bpffs=" + w.node.BPFFS,
+		"--packet-path", "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48",
 	}
 }
 
@@ -82,13 +84,22 @@ func (s *story) quoteShunt(arguments ...string) error {
 
 // programmed is an element of `shunt services -o json`.
 type programmed struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Address   string `json:"address"`
-	Port      uint16 `json:"port"`
+	Namespace string     `json:"namespace"`
+	Name      string     `json:"name"`
+	Address   netip.Addr `json:"address"`
 	Internal  struct {
 		Backends int `json:"backends"`
 	} `json:"internal"`
+	Packets packets `json:"packets"`
+}
+
+// packets are the counters of the packet path.
+type packets struct {
+	Flows        uint64 `json:"flows"`
+	Forward      uint64 `json:"packetsForward"`
+	BytesForward uint64 `json:"bytesForward"`
+	Reply        uint64 `json:"packetsReply"`
+	BytesReply   uint64 `json:"bytesReply"`
 }
 
 func (w *world) programmed() ([]programmed, error) {
@@ -114,7 +125,7 @@ func (w *world) await(s *service, backends int) error {
 				found++
 			}
 		}
-		if err == nil && found == len(s.addresses) {
+		if err == nil && found == s.frontends() {
 			return nil
 		}
 		select {
