@@ -197,7 +197,11 @@ __noinline int flow_choose(struct __sk_buff *skb, const struct packet *packet,
 	case MATCH_NONE:
 		break;
 	}
-	if (is_service_address(&dialled.address))
+	/* A node-local DNS cache has its Service's address on a device: such an address has none in
+	 * the maps, and is not unallocated.
+	 */
+	if (is_service_address(&dialled.address) &&
+	    !(address_flags(&dialled.address) & ADDRESS_ON_NODE))
 		return choice_answer(choice, CHOSEN_DROP, REASON_UNALLOCATED_ADDRESS);
 	return CHOSEN_NOT_OURS;
 }
