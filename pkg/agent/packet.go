@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/shunt-lb/shunt/pkg/attach"
 	"github.com/shunt-lb/shunt/pkg/config"
 	"github.com/shunt-lb/shunt/pkg/loader"
@@ -25,7 +27,9 @@ type packetPath struct {
 	cfg      *config.Config
 	loaded   *loader.Packets
 	attacher *attach.PacketPath
-	log      *slog.Logger
+	// devices is the map of that name.
+	devices *ebpf.Map
+	log     *slog.Logger
 
 	// ports are the devices that have the programs. They belong to the goroutine that watches devices.
 	ports map[int]netdev.Port
@@ -49,7 +53,8 @@ func openPacketPath(cfg *config.Config, d *loader.Directory, datapath *loader.Da
 	if err != nil {
 		return nil, err
 	}
-	p := &packetPath{cfg: cfg, loaded: loaded, log: log, ports: map[int]netdev.Port{}}
+	p := &packetPath{cfg: cfg, loaded: loaded, devices: datapath.Maps[maps.MapDevices], log: log,
+		ports: map[int]netdev.Port{}}
 	if err := p.prepare(d, datapath); err != nil {
 		return nil, errors.Join(err, loaded.Close())
 	}
@@ -215,9 +220,30 @@ func (p *packetPath) All(devices []netdev.Device) {
 		}
 	}
 	// What an earlier agent has left on others, or attached in the other way.
-	if err := p.attacher.Retain(wanted); err != nil {
+	if err := errors.Join(p.attacher.Retain(wanted), p.forget(wanted)); err != nil {
 		p.log.Warn("programs may have stayed where they are no longer wanted", "err", err)
 	}
+}
+
+// forget removes what an earlier agent has told the programs of other devices than these.
+func (p *packetPath) forget(wanted map[int]bool) error {
+	var unwanted []int
+	var index uint32
+	var device maps.Device
+	all := p.devices.Iterate()
+	for all.Next(&index, &device) {
+		if !wanted[int(index)] {
+			unwanted = append(unwanted, int(index))
+		}
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read map %s: %w", maps.MapDevices, err)
+	}
+	var errs []error
+	for _, index := range unwanted {
+		errs = append(errs, p.loaded.RemoveDevice(index))
+	}
+	return errors.Join(errs...)
 }
 
 // Changed implements netdev.DeviceHandler.
@@ -241,11 +267,9 @@ func (p *packetPath) Changed(d netdev.Device) {
 	p.ports[d.Index] = port
 }
 
+// attach tells the programs of a device first; one that there is no room for has them all the same.
 func (p *packetPath) attach(port netdev.Port) error {
-	if err := p.loaded.SetDevice(port.Index, p.deviceOf(port)); err != nil {
-		return err
-	}
-	return p.attacher.Attach(port.Index, port.Ethernet)
+	return errors.Join(p.loaded.SetDevice(port.Index, p.deviceOf(port)), p.attacher.Attach(port.Index, port.Ethernet))
 }
 
 // Gone implements netdev.DeviceHandler.

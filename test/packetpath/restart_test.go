@@ -26,6 +26,8 @@ func TestFlowsOutliveTheAgent(t *testing.T) {
 			w.service("near", 1, "", w.near)
 			w.service("far", 2, "", w.far)
 			w.start(l.flags...)
+			leaver := w.Node.Pod(lab.PodOptions{Name: "leaver"})
+			w.awaitAttached()
 			flows := w.openFlows(pod)
 			programs := w.programIDs()
 
@@ -33,6 +35,7 @@ func TestFlowsOutliveTheAgent(t *testing.T) {
 			w.Agent.Wait()
 			w.goOn(t, flows, "without the agent")
 			closeAll(w.openFlows(pod)) // new ones work as well
+			w.removeDevice(leaver.Device)
 
 			w.start(l.flags...)
 			w.Eventually("the new agent's programs have replaced the old one's", func() (bool, string) {
@@ -44,6 +47,10 @@ func TestFlowsOutliveTheAgent(t *testing.T) {
 				return true, ""
 			})
 			w.goOn(t, flows, "with another agent")
+			w.Eventually("nothing is left of the pod that went meanwhile", func() (bool, string) {
+				have, want := w.devicesInMap(), len(w.attached())
+				return have == want, fmt.Sprintf("%d elements for %d devices", have, want)
+			})
 
 			w.Agent.Signal(syscall.SIGTERM)
 			w.Must(w.Agent.Wait())
