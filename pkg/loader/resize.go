@@ -34,6 +34,11 @@ func (d *Datapath) resize(spec *ebpf.MapSpec, pinned *ebpf.Map) (*ebpf.Map, erro
 	if spec.Type == ebpf.Array && spec.MaxEntries < pinned.MaxEntries() {
 		return nil, errCellsInUse
 	}
+	if spec.Name == maps.MapServiceStats {
+		if err := d.idsFit(spec.MaxEntries); err != nil {
+			return nil, err
+		}
+	}
 	fresh, err := ebpf.NewMap(spec)
 	if err != nil {
 		return nil, fmt.Errorf("make it anew: %w", permission(err))
@@ -42,6 +47,23 @@ func (d *Datapath) resize(spec *ebpf.MapSpec, pinned *ebpf.Map) (*ebpf.Map, erro
 		return nil, errors.Join(err, fresh.Close())
 	}
 	return fresh, nil
+}
+
+// idsFit refuses a number of counters that leaves out a service id in use. Ids are the lowest free ones, but those of a
+// node that had more Services are not: their counters would be lost, and the ids never given up.
+func (d *Datapath) idsFit(counters uint32) error {
+	var id uint32
+	var name maps.ServiceName
+	names := d.Maps[maps.MapServiceNames].Iterate() // opened before: maps are in the order of their names
+	for names.Next(&id, &name) {
+		if id >= counters {
+			return fmt.Errorf("service id %d is in use; `shunt cleanup` and a new start make it smaller", id)
+		}
+	}
+	if err := names.Err(); err != nil {
+		return fmt.Errorf("read which service ids are in use: %w", err)
+	}
+	return nil
 }
 
 func copyMap(to, from *ebpf.Map) error {

@@ -180,6 +180,25 @@ func TestMapsAreResizedWithTheirContent(t *testing.T) {
 	}
 }
 
+// TestCountersOfServiceIDsInUseStay: after many Services have gone, the ids of the few that are left may be high ones.
+func TestCountersOfServiceIDsInUseStay(t *testing.T) {
+	w := newWorld(t)
+	before, inUse := smallCapacity.Services, smallCapacity.Services/2
+	_, err := w.maps.PutServiceNames([]uint32{inUse}, []maps.ServiceName{{Protocol: protocolTCP, Family: 4}})
+	w.must(err)
+	w.load(func(o *loader.Options) { o.Capacity.Services = inUse })
+	if kept := w.datapath.Resized; len(kept) != 1 || kept[0].Map != maps.MapServiceStats || kept[0].Pinned != before {
+		t.Errorf("not resized: %v, want %s alone", kept, maps.MapServiceStats)
+	}
+	if _, err := w.maps.ResetServiceStats([]uint32{inUse}); err != nil {
+		t.Errorf("an id cannot be given up: %v", err)
+	}
+	w.load(func(o *loader.Options) { o.Capacity.Services = inUse + 1 })
+	if kept := w.datapath.Resized; len(kept) != 0 {
+		t.Errorf("not resized, though all ids fit: %v", kept)
+	}
+}
+
 func TestALinkOnAnotherCgroupOrADeadOneIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	s := w.serve(tcp, "10.96.0.10:80", w.pod("server"))
