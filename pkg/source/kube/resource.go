@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -107,15 +108,21 @@ func convertCIDR(o runtime.Object) (source.Event, error) {
 	return cidrPart{name: in.Name, SetServiceCIDRs: source.SetServiceCIDRs{CIDRs: out, Problems: problems}}, nil
 }
 
-// item is an object between the API and the channel: its name, and the event it became.
+// item is an object between the API and the channel: its name, and the event it became. A streamed list is kept as items
+// until it is complete, so they are small.
 type item struct {
-	metav1.TypeMeta
-	meta  metav1.ObjectMeta
-	event source.Event
+	name
+	version string
+	event   source.Event
 }
 
+// GetObjectKind implements runtime.Object.
+func (i *item) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
 // GetObjectMeta implements metav1.ObjectMetaAccessor.
-func (i *item) GetObjectMeta() metav1.Object { return &i.meta }
+func (i *item) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: i.namespace, Name: i.name.name, ResourceVersion: i.version}
+}
 
 // DeepCopyObject implements runtime.Object. Items are not changed.
 func (i *item) DeepCopyObject() runtime.Object { return i }
@@ -137,8 +144,7 @@ func (r *resource) transform(in any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &item{event: event, meta: metav1.ObjectMeta{
-		Namespace: m.GetNamespace(), Name: m.GetName(), ResourceVersion: m.GetResourceVersion()}}, nil
+	return &item{name: nameOf(event, m), version: m.GetResourceVersion(), event: event}, nil
 }
 
 // items is a list of converted objects.

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shunt-lb/shunt/pkg/model"
@@ -47,7 +48,7 @@ func (s *store) Add(o any) error {
 	if !ok {
 		return fmt.Errorf("store %s: it is a %T", s.resource.name, converted)
 	}
-	n := nameOf(i)
+	n := i.name
 	if !isGone(i.event) {
 		s.known[n] = struct{}{}
 	} else {
@@ -96,14 +97,14 @@ func (s *store) Replace(list []any, _ string) error {
 func (s *store) Resync() error { return nil }
 
 // nameOf returns the name of an object. It shares its memory with the model's where it can.
-func nameOf(i *item) name {
-	switch e := i.event.(type) {
+func nameOf(e source.Event, m metav1.Object) name {
+	switch e := e.(type) {
 	case source.SetService:
 		return name{e.Service.Namespace, e.Service.Name}
 	case source.SetSlice:
 		return name{e.Slice.Namespace, e.Slice.Name}
 	}
-	return name{i.meta.Namespace, i.meta.Name}
+	return name{m.GetNamespace(), m.GetName()}
 }
 
 // isGone tells whether an object became an event that says that there is none.
