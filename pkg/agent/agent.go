@@ -129,17 +129,12 @@ func (a *agent) makeServers(reporter *events.Recorder) {
 }
 
 func (a *agent) reconciler(from source.Source, reporter *events.Recorder) *reconcile.Reconciler {
-	// The configuration has been validated; an unspecified bind address overrides nothing.
-	bind, _ := netip.ParseAddr(a.cfg.BindAddress)
-	if bind.IsUnspecified() {
-		bind = netip.Addr{}
-	}
 	return reconcile.New(reconcile.Options{
 		Source:      withServiceRanges(from, a.datapath.packets),
 		Model:       model.New(model.Config{Node: model.Node{Name: a.cfg.NodeName}}),
 		Writer:      a.datapath.writer,
 		NodePorts:   a.nodePorts,
-		BindAddress: bind,
+		BindAddress: bindAddress(a.cfg),
 		WatchAddresses: func(ctx context.Context, changed func([]netip.Addr)) error {
 			return netdev.WatchAddresses(ctx, a.log, func(now []netip.Addr) {
 				a.setAddresses(now)

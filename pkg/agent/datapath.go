@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 
 	"github.com/shunt-lb/shunt/pkg/attach"
 	"github.com/shunt-lb/shunt/pkg/config"
 	"github.com/shunt-lb/shunt/pkg/flows"
 	"github.com/shunt-lb/shunt/pkg/loader"
 	"github.com/shunt-lb/shunt/pkg/maps"
+	"github.com/shunt-lb/shunt/pkg/model"
+	"github.com/shunt-lb/shunt/pkg/netdev"
 	"github.com/shunt-lb/shunt/pkg/plan"
 	"github.com/shunt-lb/shunt/pkg/writer"
 )
@@ -58,7 +61,10 @@ func (d *datapath) open(cfg *config.Config, log *slog.Logger) error {
 			SourceRanges: cfg.MaxSourceRanges,
 		},
 		LoopbackNodePorts: cfg.LoopbackNodePorts(),
+		NodeAddress4:      nodeAddress(cfg, model.IPv4),
+		NodeAddress6:      nodeAddress(cfg, model.IPv6),
 		HostOnly:          cfg.SocketLB == config.SocketLBHost,
+		RefuseBind:        cfg.RefuseNodePortBind,
 		Log:               log,
 	})
 	if err != nil {
@@ -84,6 +90,26 @@ func (d *datapath) open(cfg *config.Config, log *slog.Logger) error {
 		log.Warn("connected UDP sockets will not be ended when their backend goes", "err", err)
 	}
 	return nil
+}
+
+// nodeAddress is the address that source ranges judge the node's own processes by: the one of --bind-address, else what
+// the kernel takes for the way out. By the first address of any device, a load balancer's that sits on lo would stand
+// for the node.
+func nodeAddress(cfg *config.Config, f model.Family) netip.Addr {
+	if bind := bindAddress(cfg); bind.IsValid() && model.FamilyOf(bind) == f {
+		return bind
+	}
+	return netdev.OwnAddress(f)
+}
+
+// bindAddress is the address of --bind-address, which has been validated; invalid where it is unspecified and overrides
+// nothing.
+func bindAddress(cfg *config.Config) netip.Addr {
+	bind, _ := netip.ParseAddr(cfg.BindAddress)
+	if bind.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return bind
 }
 
 // openPackets loads the packet path's programs, or takes them off the devices when it is off.

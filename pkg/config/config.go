@@ -119,6 +119,8 @@ type Config struct {
 	// LocalhostNodePorts serves node ports on loopback and on the unspecified address to the node's own processes,
 	// unless NodePortAddresses lists prefixes and none of them covers loopback (see LoopbackNodePorts).
 	LocalhostNodePorts bool `json:"localhostNodePorts"`
+	// RefuseNodePortBind makes it an error for the node's processes to bind a port that a node port uses.
+	RefuseNodePortBind bool `json:"refuseNodePortBind"`
 	// MasqueradeAll gives connections to ClusterIPs that come from outside the socket path a node's source address.
 	MasqueradeAll bool `json:"masqueradeAll"`
 	// MasqueradeExternal gives a node's source address to what comes from outside for a backend of this node, too.

@@ -141,6 +141,8 @@ func (s *state) addDatapathFlags(fs *pflag.FlagSet) {
 			"has no prefix is served on all addresses")
 	fs.BoolVar(&c.LocalhostNodePorts, "localhost-nodeports", c.LocalhostNodePorts,
 		"serve node ports on loopback to the node's own processes, unless --nodeport-addresses lists prefixes without it")
+	fs.BoolVar(&c.RefuseNodePortBind, "refuse-node-port-bind", c.RefuseNodePortBind,
+		"let bind(2) of the node's processes fail with EADDRINUSE for a port that is a node port, instead of reporting it")
 	fs.BoolVar(&c.MasqueradeAll, "masquerade-all", c.MasqueradeAll,
 		"rewrite the source of all packets to ClusterIPs")
 	fs.BoolVar(&c.MasqueradeExternal, "masquerade-external", c.MasqueradeExternal,
