@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
@@ -26,6 +27,43 @@ type traceReader struct {
 	names    func(serviceID uint32) (maps.ServiceName, bool, error)
 	reporter *events.Recorder
 	log      *slog.Logger
+	// now is the clock; nil: time.Now.
+	now func() time.Time
+	// told is when each conflict was told of.
+	told map[conflict]time.Time
+}
+
+// conflict is what makes one bind conflict the same as another: a process that is started again and again, or binds in
+// a loop, is one.
+type conflict struct {
+	serviceID uint32
+	bound     netip.AddrPort
+	protocol  uint8
+	refused   uint8
+	command   string
+}
+
+const (
+	// conflictPause is how long a conflict is not told of again.
+	conflictPause = 10 * time.Minute
+	// maxConflicts bounds how many are remembered.
+	maxConflicts = 1024
+)
+
+// isNews tells whether a conflict has not been told of lately, and notes that it is now.
+func (t *traceReader) isNews(c conflict) bool {
+	now := time.Now()
+	if t.now != nil {
+		now = t.now()
+	}
+	if at, known := t.told[c]; known && now.Sub(at) < conflictPause {
+		return false
+	}
+	if t.told == nil || len(t.told) >= maxConflicts {
+		t.told = map[conflict]time.Time{}
+	}
+	t.told[c] = now
+	return true
 }
 
 // run reads until ctx ends.
@@ -59,6 +97,9 @@ func (t *traceReader) run(ctx context.Context) error {
 func (t *traceReader) bindConflict(e maps.TraceEvent) {
 	command, _, _ := bytes.Cut(e.Command[:], []byte{0})
 	bound := netip.AddrPortFrom(e.Frontend.Address.Addr(), e.Frontend.Port)
+	if !t.isNews(conflict{e.ServiceID, bound, e.Frontend.Protocol, e.Refused, string(command)}) {
+		return
+	}
 	outcome := "has bound"
 	if e.Refused != 0 {
 		outcome = "was refused to bind"
