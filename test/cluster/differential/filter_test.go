@@ -93,7 +93,7 @@ var filterCases = []testCase{{
 			e.onDevice("192.0.2.66/32")
 		},
 		checks: []check{
-			tcp("host", at("192.0.2.66:80"), "remote-1 as node").except("node-address-of-source-ranges", "dropped"),
+			tcp("host", at("192.0.2.66:80"), "remote-1 as node"),
 		},
 	}, {
 		name:   "not the node",
