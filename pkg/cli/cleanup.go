@@ -39,8 +39,9 @@ func newCleanupCommand(common *commonFlags) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove what shunt, or kube-proxy, has left in this node's kernel",
 		Long: "Remove shunt's programs and maps from this node's kernel: new connections to Service addresses are then no\n" +
-			"longer translated. Open connections go on, for their packets are not translated. It is refused while an agent\n" +
-			"runs, and it may be repeated.\n\n" +
+			"longer translated. Connections that were translated in their sockets go on, for their packets are not\n" +
+			"translated; those of clients outside the cluster, which shunt conntrack lists, end. It is refused while an\n" +
+			"agent runs, and it may be repeated.\n\n" +
 			"With --kube-proxy, remove kube-proxy's rules instead: its nftables tables, its iptables chains and its IPVS\n" +
 			"device. Do that once kube-proxy no longer runs on this node. What belongs to kubelet stays.",
 		Args: cobra.NoArgs,

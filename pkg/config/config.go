@@ -169,6 +169,7 @@ func Default() Config {
 		BPFFS:                   "/sys/fs/bpf",
 		SocketLB:                SocketLBAll,
 		Algorithm:               AlgorithmRandom,
+		PacketPath:              true,
 		TCAttach:                TCAttachAuto,
 		DetectLocalMode:         LocalModeClusterCIDR,
 		NodePortAddresses:       []string{NodePortsPrimary},
