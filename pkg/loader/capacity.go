@@ -38,7 +38,9 @@ func thisMachine() (machine, error) {
 
 const (
 	minBackends = 1 << 14
-	maxBackends = 1 << 19
+	// maxBackends are more than the 150,000 pods that Kubernetes supports. The agent maps the slots, four for each
+	// backend, into its own memory.
+	maxBackends = 1 << 18
 	// maxServices are several times as many as Kubernetes supports. The kernel makes counters for each, one by one and on
 	// each CPU: more of them would be most of the time that a start takes.
 	maxServices = 1 << 16

@@ -23,7 +23,7 @@ func TestDefaultsFollowTheMachine(t *testing.T) {
 		given, want Capacity
 	}{
 		{"a small node", machine{gib / 2, 1}, Capacity{}, Capacity{8192, 16384, 65536, 8192, 16384}},
-		{"a usual node", machine{16 * gib, 4}, Capacity{}, Capacity{65536, 524288, 2097152, 262144, 16384}},
+		{"a usual node", machine{16 * gib, 4}, Capacity{}, Capacity{65536, 262144, 1048576, 131072, 16384}},
 		{"many processors and little memory", machine{8 * gib, 256}, Capacity{}, Capacity{8192, 262144, 1048576, 131072, 16384}},
 		{"what is given stays, slots follow backends", machine{8 * gib, 2}, Capacity{Backends: 100000},
 			Capacity{65536, 100000, 400000, 131072, 16384}},
