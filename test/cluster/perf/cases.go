@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"github.com/shunt-lb/shunt/test/cluster/perf/traffic"
@@ -81,12 +82,14 @@ type benchCase struct {
 	count  int // operations of a sample, the same in all worlds
 }
 
-func allCases() []*benchCase {
+func selectCases(only *regexp.Regexp) []*benchCase {
 	var all []*benchCase
 	for _, p := range paths {
 		for _, f := range families {
 			for _, kind := range p.kinds {
-				all = append(all, &benchCase{path: p, family: f, kind: kind})
+				if c := (&benchCase{path: p, family: f, kind: kind}); matches(only, c.name()) {
+					all = append(all, c)
+				}
 			}
 		}
 	}
@@ -159,6 +162,10 @@ func (b *bench) sample(c *benchCase, w *world) (sample, error) {
 // machine disturbs all of them.
 func (b *bench) run() error {
 	b.samples = map[*benchCase]map[*world][]sample{}
+	// As the clients and servers: between two samples that are compared the machine should do little else.
+	if err := traffic.RaisePriority(); err != nil {
+		return err
+	}
 	b.load, b.began = loadAverage(), time.Now()
 	for round := range b.settings.rounds {
 		fmt.Fprintf(b.progress, "round %d of %d\n", round+1, b.settings.rounds)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"syscall"
 	"time"
@@ -34,6 +35,8 @@ type settings struct {
 	endpoints int // of the agent whose memory is measured
 	cpu       int
 	document  string // file to write the report to
+	// only limits the cases, proxies the variants beside direct traffic; nil: all.
+	only, proxies *regexp.Regexp
 
 	reference binaries.Reference
 	shunt     string // the binary
@@ -52,13 +55,26 @@ func main() {
 	flag.DurationVar(&settings.sample, "sample", settings.sample, "CPU time of a sample")
 	flag.IntVar(&settings.cpu, "cpu", settings.cpu, "CPU that clients and servers share")
 	flag.StringVar(&settings.document, "document", "", "file whose figures to replace by this run's")
+	flag.Func("only", "regular expression of the cases, by the report's words", pattern(&settings.only))
+	flag.Func("proxies", "regular expression of the proxies beside direct traffic", pattern(&settings.proxies))
 	flag.Parse()
 	if *short {
 		short := shortSettings()
-		short.cpu, short.document = settings.cpu, settings.document
+		short.cpu, short.document, short.only, short.proxies = settings.cpu, settings.document, settings.only, settings.proxies
 		settings = short
 	}
 	fail(run(ctx, settings, []string{helperArgument}, os.Stdout, os.Stderr))
+}
+
+func pattern(to **regexp.Regexp) func(string) error {
+	return func(text string) (err error) {
+		*to, err = regexp.Compile(text)
+		return err
+	}
+}
+
+func matches(pattern *regexp.Regexp, text string) bool {
+	return pattern == nil || pattern.MatchString(text)
 }
 
 func fail(err error) {
@@ -98,13 +114,15 @@ func run(ctx context.Context, settings settings, helper []string, output, progre
 	if err := binaries.BuildShunt(settings.shunt); err != nil {
 		return err
 	}
-	b := &bench{settings: settings, cases: allCases(), progress: progress}
+	b := &bench{settings: settings, cases: selectCases(settings.only), progress: progress}
 	if b.kernel, err = findKernelThread(settings.cpu); err != nil {
 		return err
 	}
 	r := &report{bench: b}
-	if r.memory, err = measureMemory(ctx, helper, settings); err != nil {
-		return err
+	if settings.only == nil && settings.proxies == nil {
+		if r.memory, err = measureMemory(ctx, helper, settings); err != nil {
+			return err
+		}
 	}
 	err = b.inWorlds(ctx, helper, variants(settings), func() error {
 		if err := errors.Join(b.calibrate(), b.run()); err != nil {

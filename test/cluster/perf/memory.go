@@ -83,8 +83,8 @@ func writeManifests(directory string, services int) error {
 			s := filler(i)
 			for len(s.backends) < endpointsOfService {
 				number := i*endpointsOfService + len(s.backends)
-				s.backends = append(s.backends, [2]netip.Addr{
-					netip.AddrFrom4([4]byte{10, 128 | byte(number>>16), byte(number >> 8), byte(number)}),
+				s.backends = append(s.backends, backend{
+					address4: netip.AddrFrom4([4]byte{10, 128 | byte(number>>16), byte(number >> 8), byte(number)}), node: "node-100",
 				})
 			}
 			s.backends = s.backends[:endpointsOfService]

@@ -31,7 +31,13 @@ type service struct {
 	address4 netip.Addr
 	address6 netip.Addr
 	nodePort uint16 // 0: none
-	backends [][2]netip.Addr
+	backends []backend
+}
+
+// backend is an endpoint, by its two addresses and the node that it is on.
+type backend struct {
+	address4, address6 netip.Addr
+	node               string
 }
 
 // The Services that are dialled: one with the backend on the node under test, one with the backend on the other.
@@ -54,14 +60,15 @@ func filler(i int) service {
 		name:     fmt.Sprintf("filler-%05d", i),
 		address4: netip.AddrFrom4([4]byte{10, 96, high, low}),
 		address6: netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%x", number)),
-		backends: [][2]netip.Addr{absent(1, number), absent(2, number)},
+		backends: []backend{absent(0, number), absent(1, number)},
 	}
 }
 
-func absent(network, number int) [2]netip.Addr {
-	return [2]netip.Addr{
-		netip.AddrFrom4([4]byte{10, 244, 128 | byte(network)<<6 | byte(number>>8)&63, byte(number)}),
-		netip.MustParseAddr(fmt.Sprintf("fd00:10:244:f%d::%x", network, number)),
+func absent(network, number int) backend {
+	return backend{
+		address4: netip.AddrFrom4([4]byte{10, 244, 128 | byte(network)<<6 | byte(number>>8)&63, byte(number)}),
+		address6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244:f%d::%x", network, number)),
+		node:     fmt.Sprintf("node-%d", 100+network),
 	}
 }
 
@@ -75,14 +82,14 @@ type objects struct {
 
 // newObjects are count Services, the two that are dialled among them; the last is a filler that local serves, so that it
 // can be told when all are programmed.
-func newObjects(node corev1.Node, count int, local, remote [2]netip.Addr) objects {
+func newObjects(node corev1.Node, count int, local, remote backend) objects {
 	first, second := toLocal, toRemote
-	first.backends, second.backends = [][2]netip.Addr{local}, [][2]netip.Addr{remote}
+	first.backends, second.backends = []backend{local}, []backend{remote}
 	all := []service{first, second}
 	for i := range count - len(all) {
 		all = append(all, filler(i))
 	}
-	all[len(all)-1].backends = [][2]netip.Addr{local}
+	all[len(all)-1].backends = []backend{local}
 	o := objects{nodes: []corev1.Node{node}, ranges: []networkingv1.ServiceCIDR{{
 		ObjectMeta: meta("kubernetes"), Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{serviceRange4, serviceRange6}},
 	}}}
@@ -144,13 +151,13 @@ func (s service) slice(family corev1.IPFamily) discoveryv1.EndpointSlice {
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Port: &port, Protocol: &protocol})
 	}
 	ready := true
-	for _, backend := range s.backends {
-		address := backend[0]
+	for _, b := range s.backends {
+		address := b.address4
 		if family == corev1.IPv6Protocol {
-			address = backend[1]
+			address = b.address6
 		}
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			Addresses: []string{address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, NodeName: &b.node,
 		})
 	}
 	return slice

@@ -204,6 +204,9 @@ func (r *report) writeStarts(out *strings.Builder) {
 		}
 	}
 	m := r.memory
+	if m.services == 0 {
+		return
+	}
 	fmt.Fprintf(out, "\nThe agent with %s Services of %d endpoints from manifests: ready after %.2f s and %.2f s of CPU time, "+
 		"%d MB resident at rest, %d MB at most.\n",
 		thousands(m.services), endpointsOfService, m.Elapsed.Seconds(), m.CPU.Seconds(), m.Memory, m.peak)

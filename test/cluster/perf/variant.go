@@ -39,8 +39,9 @@ func variants(settings settings) []variant {
 		{proxy: shuntName, command: shuntAgent},
 	} {
 		for _, services := range settings.services {
-			one.services = services
-			all = append(all, one)
+			if one.services = services; matches(settings.proxies, one.name()) {
+				all = append(all, one)
+			}
 		}
 	}
 	return all

@@ -89,7 +89,7 @@ func (w *world) prepare(cpu int) error {
 
 func (w *world) startProxy(ctx context.Context, host *lab.Client, settings settings) error {
 	o := newObjects(testedNodeObject(w.node), w.variant.services,
-		[2]netip.Addr{w.local.Address4, w.local.Address6}, [2]netip.Addr{w.remote.Address4, w.remote.Address6})
+		backend{w.local.Address4, w.local.Address6, w.node.Name}, backend{w.remote.Address4, w.remote.Address6, w.far.Name})
 	server, err := startAPI(ctx, host, o)
 	if err != nil {
 		return err
