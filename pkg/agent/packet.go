@@ -129,17 +129,19 @@ const (
 )
 
 // snatPorts returns source ports for masqueraded clients, beside the range from which the kernel takes ports for the
-// node's own connections: above it, else below it. Where it leaves too little, they are the upper quarter of all; the
-// programs ask for each port whether a socket has it.
+// node's own connections: below it or above it, where there are more, for as many flows to one backend can be told apart
+// at once. Where it leaves too little, they are the upper quarter of all; the programs ask for each port whether a socket
+// has it.
 func snatPorts(low, high uint16) (first, last uint16) {
 	const top = 65535
+	above, below := top-int(high), int(low)-firstUserPort
 	switch {
-	case top-high >= fewSNATPorts:
+	case max(above, below) < fewSNATPorts:
+		return top - top/4, top
+	case above >= below:
 		return high + 1, top
-	case low >= firstUserPort+fewSNATPorts:
-		return firstUserPort, low - 1
 	}
-	return top - top/4, top
+	return firstUserPort, low - 1
 }
 
 // prefixArray puts as many prefixes as there is room for into map form.

@@ -17,10 +17,11 @@ func TestSourcePortsAreBesideTheKernelsOwn(t *testing.T) {
 		name                   string
 		low, high, first, last uint16
 	}{
-		{"the kernel's default", 32768, 60999, 61000, 65535},
+		{"the kernel's default", 32768, 60999, 1024, 32767},
 		{"up to the end", 32768, 65535, 1024, 32767},
 		{"all of them", 1024, 65535, 49152, 65535},
 		{"few above", 2048, 65000, 1024, 2047},
+		{"more above", 4096, 49151, 49152, 65535},
 		{"few above and below", 1100, 65000, 49152, 65535},
 		{"low ones", 1024, 4999, 5000, 65535},
 	} {
