@@ -3,7 +3,9 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 
@@ -36,11 +38,25 @@ func (l *Lab) newWire() (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := namespace.quietBridges(); err != nil {
+		return nil, err
+	}
 	bridge, err := newBridge(namespace, "wire", defaultMTU)
 	if err != nil {
 		return nil, err
 	}
 	return &wire{namespace: namespace, bridge: bridge}, nil
+}
+
+// quietBridges keeps netfilter out of the namespace's bridges, where the kernel has it there: no wire looks at packets.
+func (n *Namespace) quietBridges() error {
+	for _, family := range []string{"ip", "ip6", "arp"} {
+		err := n.Set("bridge/bridge-nf-call-"+family+"tables", "0")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // plug gives the namespace a device eth0 on the wire.
