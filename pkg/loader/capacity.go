@@ -13,7 +13,7 @@ import (
 
 // Capacity is how much can be programmed. A zero leaves a pinned map as it is; a new one is sized by the node's memory.
 type Capacity struct {
-	// Services sizes services, addresses, service_names and service_stats.
+	// Services sizes services, service_names, service_stats and, with room for the node's own, addresses.
 	Services uint32
 	Backends uint32
 	// Slots is the number of cells; a change needs the old and the new run at once, and a service has up to two.
@@ -68,7 +68,7 @@ func (c Capacity) withDefaults(m machine) Capacity {
 func (c Capacity) entries() map[string]uint32 {
 	return map[string]uint32{
 		maps.MapServices:     c.Services,
-		maps.MapAddresses:    c.Services,
+		maps.MapAddresses:    c.addresses(),
 		maps.MapServiceNames: c.Services,
 		maps.MapServiceStats: c.Services,
 		maps.MapBackends:     c.Backends,
@@ -76,6 +76,17 @@ func (c Capacity) entries() map[string]uint32 {
 		maps.MapAffinity:     c.Affinity,
 		maps.MapSourceRanges: c.SourceRanges,
 	}
+}
+
+// nodeAddresses is the room for the addresses of the node's own devices, which are written first: Services must not find
+// it all taken.
+const nodeAddresses = 1024
+
+func (c Capacity) addresses() uint32 {
+	if c.Services == 0 {
+		return 0
+	}
+	return c.Services + nodeAddresses
 }
 
 // asked returns the maps whose size is not left to the default.

@@ -132,7 +132,7 @@ func TestMapsAreResizedWithTheirContent(t *testing.T) {
 	for _, c := range []loader.Capacity{larger, smaller} {
 		w.load(func(o *loader.Options) { o.Capacity = c })
 		for name, want := range map[string]uint32{
-			maps.MapServices: c.Services, maps.MapServiceStats: c.Services, maps.MapAddresses: c.Services,
+			maps.MapServices: c.Services, maps.MapServiceStats: c.Services, maps.MapAddresses: c.Services + 1024,
 			maps.MapServiceNames: c.Services, maps.MapBackends: c.Backends, maps.MapSlots: c.Slots,
 			maps.MapAffinity: c.Affinity, maps.MapSourceRanges: c.SourceRanges,
 		} {
