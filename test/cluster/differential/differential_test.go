@@ -27,7 +27,7 @@ func (s *suite) runAll(t *testing.T, cases []testCase) {
 
 func allCases() []testCase {
 	return slices.Concat(objectCases, sliceCases, frontendCases, conditionCases, policyCases, hintCases, affinityCases,
-		filterCases, flowCases, hairpinCases)
+		filterCases, flowCases, hairpinCases, outsideCases, healthCases)
 }
 
 // TestDifferencesAreListed keeps docs/differences.md and the tables in step.

@@ -10,7 +10,7 @@
 //	             ├── router 172.20.0.6  where the default routes lead: it forwards nothing
 //	             ├── node-1             under test: the proxy runs here; local-1, local-2, client; host-1
 //	             ├── node-2             remote-1, remote-2; host-2; no proxy
-//	             └── outside            a client of no node
+//	             └── outside            a client of no node, whose packets to Services are routed to node-1
 package world
 
 import (
@@ -33,6 +33,14 @@ const (
 	Port      = 8080
 	OtherPort = 8081
 
+	// Where tests take external IPs and load balancers' addresses from.
+	ExternalRange4 = "192.0.2.0/24"
+	ExternalRange6 = "2001:db8::/32"
+
+	// Outside4 and Outside6 are the addresses of the client outside.
+	Outside4 = "172.20.0.100"
+	Outside6 = "fd00:172:20::64"
+
 	gateway6 = "fd00:172:20::6"
 	gateway4 = "172.20.0.6"
 )
@@ -53,7 +61,7 @@ type World struct {
 	Servers map[string]*lab.Process
 	Client  *lab.Process // a pod of the tested node that serves nothing
 	Host    *lab.Process // a process of the tested node
-	Outside *lab.Process
+	Outside *lab.Process // of the client outside
 
 	proxy *lab.Program
 }
@@ -67,7 +75,13 @@ func New(l *lab.Lab, name string, control *controlplane.ControlPlane) (*World, e
 	l.Client(lab.ClientOptions{
 		Name: "router", Address4: netip.MustParseAddr(gateway4), Address6: netip.MustParseAddr(gateway6),
 	})
-	w.Outside = l.Client(lab.ClientOptions{Name: "outside"}).Process()
+	outside := l.Client(lab.ClientOptions{
+		Name: "outside", Address4: netip.MustParseAddr(Outside4), Address6: netip.MustParseAddr(Outside6),
+	})
+	w.Outside = outside.Process()
+	if err := routeToServices(outside, w.Node); err != nil {
+		return nil, err
+	}
 	for _, node := range []*lab.Node{w.Node, remote} {
 		if err := prepareNode(node); err != nil {
 			return nil, err
@@ -97,6 +111,20 @@ func prepareNode(node *lab.Node) error {
 	}
 	for prefix, gateway := range map[string]string{"0.0.0.0/0": gateway4, "::/0": gateway6} {
 		if err := node.AddRoute(netip.MustParsePrefix(prefix), "eth0", netip.MustParseAddr(gateway)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routeToServices leads a client's packets to Services to the tested node, as a router that balances load does.
+func routeToServices(client *lab.Client, node *lab.Node) error {
+	for _, prefix := range []string{controlplane.ServiceRange4, ExternalRange4, controlplane.ServiceRange6, ExternalRange6} {
+		to, gateway := netip.MustParsePrefix(prefix), node.Address4
+		if to.Addr().Is6() {
+			gateway = node.Address6
+		}
+		if err := client.AddRoute(to, client.Device, gateway); err != nil {
 			return err
 		}
 	}
