@@ -16,12 +16,7 @@ import (
 
 // affinityRow is one client's binding. Its JSON names are a contract.
 type affinityRow struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	PortName  string `json:"portName"`
-	Protocol  string `json:"protocol"`
-	Family    string `json:"family"`
-	ServiceID uint32 `json:"serviceId"`
+	portRow
 	// A client is an address or a network namespace. Node is true for this node's own processes.
 	ClientAddress netip.Addr `json:"clientAddress,omitzero"`
 	NetnsCookie   uint64     `json:"netnsCookie,omitempty"`
@@ -45,26 +40,12 @@ func newAffinityCommand(common *commonFlags) *cobra.Command {
 			"gone, stay in the map until others need the room; they have no effect.",
 		Example: "  shunt affinity default/web",
 	}
-	choose := addFilter(cmd)
-	output := addFormat(cmd, formatTable, formatWide, formatJSON, formatYAML)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f, err := choose.filter(args)
-		if err != nil {
-			return err
-		}
+	return newListing(common, cmd, func() (readRows[affinityRow], error) {
 		datapath, err := common.env.datapath(common.bpffs)
-		if err != nil {
-			return err
-		}
-		return common.withMaps(func(r maps.Reader) error {
-			rows, err := readAffinity(r, f, datapath.NodeCookie, common.env.monotonic())
-			if err != nil {
-				return err
-			}
-			return printListing(cmd.OutOrStdout(), output.value, rows, affinityColumns())
-		})
-	}
-	return cmd
+		return func(r maps.Reader, f filter) ([]affinityRow, error) {
+			return readAffinity(r, f, datapath.NodeCookie, common.env.monotonic())
+		}, err
+	}, affinityColumns)
 }
 
 // readAffinity reads the affinity of the chosen Services, sorted.
@@ -105,8 +86,7 @@ func readAffinity(r maps.Reader, f filter, nodeCookie, now uint64) ([]affinityRo
 
 func newAffinityRow(key maps.AffinityKey, v maps.AffinityValue, s *explain.Service, nodeCookie uint64) affinityRow {
 	row := affinityRow{
-		Namespace: s.Namespace, Name: s.Name, PortName: s.Port, Protocol: s.Protocol, Family: s.Family,
-		ServiceID:   key.ServiceID,
+		portRow:     newPortRow(s, s.Protocol, s.Family),
 		NetnsCookie: key.NetnsCookie,
 		Node:        key.NetnsCookie != 0 && key.NetnsCookie == nodeCookie,
 		BackendID:   v.BackendID,
@@ -143,11 +123,7 @@ func readTimeouts(r maps.Reader) (map[uint32]uint32, error) {
 
 func compareAffinityRows(a, b affinityRow) int {
 	return cmp.Or(
-		cmp.Compare(a.Namespace, b.Namespace),
-		cmp.Compare(a.Name, b.Name),
-		cmp.Compare(a.PortName, b.PortName),
-		cmp.Compare(a.Protocol, b.Protocol),
-		cmp.Compare(a.Family, b.Family),
+		a.comparePorts(b.portRow),
 		cmp.Compare(a.ServiceID, b.ServiceID),
 		a.ClientAddress.Compare(b.ClientAddress),
 		cmp.Compare(a.NetnsCookie, b.NetnsCookie),
@@ -164,11 +140,8 @@ func (r affinityRow) client() string {
 	return fmt.Sprintf("netns:%d", r.NetnsCookie)
 }
 
-func affinityColumns() []column[affinityRow] {
-	return []column[affinityRow]{
-		{title: "NAMESPACE", text: func(r affinityRow) string { return r.Namespace }},
-		{title: "NAME", text: func(r affinityRow) string { return nameOrID(r.Name, r.ServiceID) }},
-		{title: "PORT", text: func(r affinityRow) string { return r.PortName }},
+func affinityColumns([]affinityRow) []column[affinityRow] {
+	return portColumns([]column[affinityRow]{
 		{title: "PROTOCOL", text: func(r affinityRow) string { return r.Protocol }},
 		{title: "CLIENT", text: affinityRow.client},
 		{title: "BACKEND", text: func(r affinityRow) string {
@@ -189,5 +162,5 @@ func affinityColumns() []column[affinityRow] {
 		}},
 		{title: "BACKEND-ID", wide: true, text: func(r affinityRow) string { return fmt.Sprint(r.BackendID) }},
 		{title: "SERVICE-ID", wide: true, text: func(r affinityRow) string { return fmt.Sprint(r.ServiceID) }},
-	}
+	}...)
 }

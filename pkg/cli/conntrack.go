@@ -19,12 +19,7 @@ import (
 
 // flowRow is one flow of the packet path. Its JSON names are a contract.
 type flowRow struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	PortName  string `json:"portName"`
-	Protocol  string `json:"protocol"`
-	Family    string `json:"family"`
-	ServiceID uint32 `json:"serviceId"`
+	portRow
 	BackendID uint32 `json:"backendId"`
 	// The client dials the frontend; the backend is dialled instead, and sees the source.
 	Client   netip.AddrPort `json:"client"`
@@ -65,29 +60,15 @@ func newConntrackCommand(common *commonFlags) *cobra.Command {
 		Example: "  shunt conntrack default/web\n" +
 			"  shunt conntrack --client 198.51.100.0/24 --backend 10.244.1.2:8080 -o wide",
 	}
-	choose := addFilter(cmd)
 	flows := &flowFilter{}
 	cmd.Flags().StringVar(&flows.client, "client", "", "only flows of these clients: ADDRESS or ADDRESS/BITS")
 	cmd.Flags().StringVar(&flows.backend, "backend", "", "only flows to this backend: ADDRESS or ADDRESS:PORT")
 	cmd.Flags().BoolVar(&flows.expired, "expired", false, "also flows that have ended")
-	output := addFormat(cmd, formatTable, formatWide, formatJSON, formatYAML)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f, err := choose.filter(args)
-		if err != nil {
-			return err
-		}
-		if err := flows.parse(); err != nil {
-			return err
-		}
-		return common.withMaps(func(r maps.Reader) error {
-			rows, err := readFlows(r, f, flows, common.env.monotonic())
-			if err != nil {
-				return err
-			}
-			return printListing(cmd.OutOrStdout(), output.value, rows, flowColumns())
-		})
-	}
-	return cmd
+	return newListing(common, cmd, func() (readRows[flowRow], error) {
+		return func(r maps.Reader, f filter) ([]flowRow, error) {
+			return readFlows(r, f, flows, common.env.monotonic())
+		}, flows.parse()
+	}, flowColumns)
 }
 
 // parse reads what the flags say.
@@ -174,20 +155,18 @@ func flowOf(elements map[maps.ConntrackKey]maps.ConntrackValue, key maps.Conntra
 		return flowRow{}, false // the other element is this flow's row
 	}
 	row := flowRow{
-		Namespace: s.Namespace, Name: s.Name, PortName: s.Port,
-		Protocol:  model.Protocol(key.Protocol).String(),
-		ServiceID: v.To.ServiceID, BackendID: v.To.BackendID,
-		Client:   addrPort(key.Source, key.SourcePort),
-		Frontend: addrPort(key.Destination, key.DestinationPort),
-		Source:   addrPort(v.To.Source, v.To.SourcePort),
-		Backend:  addrPort(v.To.Destination, v.To.DestinationPort),
-		FromNode: v.To.Flags&maps.ConntrackFromNode != 0,
-		Half:     !both,
+		portRow:   newPortRow(s, model.Protocol(key.Protocol).String(), model.FamilyOf(key.Source.Addr()).String()),
+		BackendID: v.To.BackendID,
+		Client:    addrPort(key.Source, key.SourcePort),
+		Frontend:  addrPort(key.Destination, key.DestinationPort),
+		Source:    addrPort(v.To.Source, v.To.SourcePort),
+		Backend:   addrPort(v.To.Destination, v.To.DestinationPort),
+		FromNode:  v.To.Flags&maps.ConntrackFromNode != 0,
+		Half:      !both,
 	}
 	if reply {
 		row.Client, row.Frontend, row.Source, row.Backend = row.Backend, row.Source, row.Frontend, row.Client
 	}
-	row.Family = model.FamilyOf(row.Client.Addr()).String()
 	row.Masqueraded = row.Client.Addr() != row.Source.Addr()
 	return row, true
 }
@@ -221,24 +200,18 @@ func (r *flowRow) age(settings maps.PacketSettings, elements map[maps.ConntrackK
 
 func compareFlowRows(a, b flowRow) int {
 	return cmp.Or(
-		cmp.Compare(a.Namespace, b.Namespace),
-		cmp.Compare(a.Name, b.Name),
-		cmp.Compare(a.PortName, b.PortName),
-		cmp.Compare(a.Protocol, b.Protocol),
+		a.comparePorts(b.portRow),
 		a.Client.Compare(b.Client),
 		a.Frontend.Compare(b.Frontend),
 		cmp.Compare(a.ServiceID, b.ServiceID),
 	)
 }
 
-func flowColumns() []column[flowRow] {
+func flowColumns([]flowRow) []column[flowRow] {
 	number := func(of func(flowRow) uint64) func(flowRow) string {
 		return func(r flowRow) string { return strconv.FormatUint(of(r), 10) }
 	}
-	return []column[flowRow]{
-		{title: "NAMESPACE", text: func(r flowRow) string { return r.Namespace }},
-		{title: "NAME", text: func(r flowRow) string { return nameOrID(r.Name, r.ServiceID) }},
-		{title: "PORT", text: func(r flowRow) string { return r.PortName }},
+	return portColumns([]column[flowRow]{
 		{title: "PROTOCOL", text: func(r flowRow) string { return r.Protocol }},
 		{title: "CLIENT", text: func(r flowRow) string { return r.Client.String() }},
 		{title: "FRONTEND", text: func(r flowRow) string { return r.Frontend.String() }},
@@ -251,7 +224,7 @@ func flowColumns() []column[flowRow] {
 		{title: "PACKETS", wide: true, text: number(func(r flowRow) uint64 { return r.PacketsForward })},
 		{title: "REPLIES", wide: true, text: number(func(r flowRow) uint64 { return r.PacketsReply })},
 		{title: "BYTES", wide: true, text: number(func(r flowRow) uint64 { return r.BytesForward + r.BytesReply })},
-	}
+	}...)
 }
 
 // seenAs is what the backend takes for the client, where it is not the client.

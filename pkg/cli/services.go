@@ -19,17 +19,12 @@ import (
 
 // serviceRow is one frontend. Its JSON names are a contract.
 type serviceRow struct {
-	Namespace string     `json:"namespace"`
-	Name      string     `json:"name"`
-	PortName  string     `json:"portName"`
-	Protocol  string     `json:"protocol"`
-	Family    string     `json:"family"`
-	Kind      string     `json:"kind"`
-	Address   netip.Addr `json:"address"`
-	Port      uint16     `json:"port"`
-	ServiceID uint32     `json:"serviceId"`
-	Internal  runRow     `json:"internal"`
-	External  runRow     `json:"external"`
+	portRow
+	Kind     string     `json:"kind"`
+	Address  netip.Addr `json:"address"`
+	Port     uint16     `json:"port"`
+	Internal runRow     `json:"internal"`
+	External runRow     `json:"external"`
 	// ExternalTrafficPolicy is empty for a ClusterIP, which it does not concern.
 	ExternalTrafficPolicy  string   `json:"externalTrafficPolicy,omitempty"`
 	Algorithm              string   `json:"algorithm"`
@@ -69,26 +64,7 @@ func newServicesCommand(common *commonFlags) *cobra.Command {
 		Example: "  shunt services -n kube-system\n" +
 			"  shunt services default/web -o wide",
 	}
-	choose := addFilter(cmd)
-	output := addFormat(cmd, formatTable, formatWide, formatJSON, formatYAML)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f, err := choose.filter(args)
-		if err != nil {
-			return err
-		}
-		return common.withMaps(func(r maps.Reader) error {
-			rows, err := readServices(r, f)
-			if err != nil {
-				return err
-			}
-			columns := serviceColumns()
-			if slices.ContainsFunc(rows, func(r serviceRow) bool { return r.Packets != nil }) {
-				columns = append(columns, packetColumns()...)
-			}
-			return printListing(cmd.OutOrStdout(), output.value, rows, columns)
-		})
-	}
-	return cmd
+	return newListing(common, cmd, fromMaps(readServices), serviceColumns)
 }
 
 // readServices reads the frontends of the chosen Services, sorted.
@@ -123,13 +99,10 @@ func readServices(r maps.Reader, f filter) ([]serviceRow, error) {
 func newServiceRow(key maps.Frontend, v maps.Service, s *explain.Service) serviceRow {
 	address := key.Address.Addr()
 	row := serviceRow{
-		Namespace: s.Namespace, Name: s.Name, PortName: s.Port,
-		Protocol:  model.Protocol(key.Protocol).String(),
-		Family:    model.FamilyOf(address).String(),
+		portRow:   newPortRow(s, model.Protocol(key.Protocol).String(), model.FamilyOf(address).String()),
 		Kind:      explain.KindName(v.Kind),
 		Address:   address,
 		Port:      key.Port,
-		ServiceID: v.ServiceID,
 		Internal:  newRunRow(v.Internal, v.Flags&maps.ServiceInternalLocal != 0, v.Flags&maps.ServiceInternalDrop != 0),
 		External:  newRunRow(v.External, v.Flags&maps.ServiceExternalLocal != 0, v.Flags&maps.ServiceExternalDrop != 0),
 		Algorithm: algorithmName(v.Algorithm),
@@ -165,11 +138,7 @@ func algorithmName(a uint8) string {
 
 func compareServiceRows(a, b serviceRow) int {
 	return cmp.Or(
-		cmp.Compare(a.Namespace, b.Namespace),
-		cmp.Compare(a.Name, b.Name),
-		cmp.Compare(a.PortName, b.PortName),
-		cmp.Compare(a.Protocol, b.Protocol),
-		cmp.Compare(a.Family, b.Family),
+		a.comparePorts(b.portRow),
 		a.Address.Compare(b.Address),
 		cmp.Compare(a.Port, b.Port),
 		cmp.Compare(a.ServiceID, b.ServiceID),
@@ -224,11 +193,8 @@ func addCounters(r maps.Reader, rows []serviceRow) error {
 	return nil
 }
 
-func serviceColumns() []column[serviceRow] {
-	return []column[serviceRow]{
-		{title: "NAMESPACE", text: func(r serviceRow) string { return r.Namespace }},
-		{title: "NAME", text: func(r serviceRow) string { return nameOrID(r.Name, r.ServiceID) }},
-		{title: "PORT", text: func(r serviceRow) string { return r.PortName }},
+func serviceColumns(rows []serviceRow) []column[serviceRow] {
+	columns := portColumns([]column[serviceRow]{
 		{title: "FRONTEND", text: func(r serviceRow) string {
 			return netip.AddrPortFrom(r.Address, r.Port).String() + "/" + r.Protocol
 		}},
@@ -245,7 +211,11 @@ func serviceColumns() []column[serviceRow] {
 		{title: "CONNECTIONS", wide: true, text: func(r serviceRow) string { return strconv.FormatUint(r.Connections, 10) }},
 		{title: "REFUSED", wide: true, text: func(r serviceRow) string { return strconv.FormatUint(r.Refused, 10) }},
 		{title: "NO-BACKEND", wide: true, text: func(r serviceRow) string { return strconv.FormatUint(r.NoBackend, 10) }},
+	}...)
+	if slices.ContainsFunc(rows, func(r serviceRow) bool { return r.Packets != nil }) {
+		columns = append(columns, packetColumns()...)
 	}
+	return columns
 }
 
 // packetColumns are those of a node with the packet path.
