@@ -177,6 +177,56 @@ __noinline int answer_rst(struct __sk_buff *skb, const struct packet *packet, __
 	return frame_return(skb, hook);
 }
 
+/*
+ * The CRC32c of four words, the third of them zero: the sum of what each word contributes (crc32c_change), and of what
+ * the register had in it at the beginning, all ones.
+ */
+static __always_inline __u32 crc32c_of_abort(const __u32 words[4])
+{
+	__u32 crc = crc32c_multiply(0xffffffff, crc32c_powers[4]);
+
+	crc ^= crc32c_change(words[0], 16);
+	crc ^= crc32c_change(words[1], 12);
+	crc ^= crc32c_change(words[3], 4);
+	return ~crc;
+}
+
+/* What an INIT tells: the tag that answers to it must have. */
+enum sctp_offset {
+	SCTP_INIT_TAG = 16,
+};
+
+/* The ABORT that refuses an INIT. A port unreachable is no reason for a Linux client to give up. */
+__noinline int answer_abort(struct __sk_buff *skb, const struct packet *packet, __u32 hook)
+{
+	struct address from_to[2];
+	struct sctp_start abort = {};
+	__u32 checksum;
+
+	if (!packet)
+		return TC_ACT_SHOT;
+	from_to[0] = packet->tuple.destination;
+	from_to[1] = packet->tuple.source;
+	if (bpf_skb_load_bytes(skb, packet->l4 + SCTP_INIT_TAG, &abort.tag, sizeof(abort.tag)) ||
+	    bpf_skb_load_bytes(skb, packet->l4 + offsetof(struct sctp_start, checksum), &checksum,
+			       sizeof(checksum)) ||
+	    bpf_skb_change_tail(skb, packet->l4 + sizeof(abort), 0))
+		return TC_ACT_SHOT;
+	abort.source = port_to_be(packet->tuple.destination_port);
+	abort.destination = port_to_be(packet->tuple.source_port);
+	abort.chunk = SCTP_ABORT;
+	abort.chunk_length = bpf_htons(sizeof(abort) - offsetof(struct sctp_start, chunk));
+	/* Zero is left to the device, as in nat.h. */
+	if (checksum)
+		abort.checksum = crc32c_of_abort((const __u32 *)&abort);
+	if (bpf_skb_store_bytes(skb, packet->l4, &abort, sizeof(abort), BPF_F_RECOMPUTE_CSUM))
+		return TC_ACT_SHOT;
+	if (is_ipv6(packet) ? answer_ip6(skb, packet, from_to, sizeof(abort), IPPROTO_SCTP)
+			    : answer_ip4(skb, packet, from_to, sizeof(abort), IPPROTO_SCTP))
+		return TC_ACT_SHOT;
+	return frame_return(skb, hook);
+}
+
 struct quote_sum {
 	struct __sk_buff *skb;
 	__u32 offset;
@@ -269,16 +319,23 @@ static __always_inline bool may_answer(const struct packet *packet)
 	return false;
 }
 
-/* Refuses a packet that opens a flow: RST for TCP, ICMP port unreachable for all else. */
+/*
+ * Refuses a packet that opens a flow: RST for TCP, ABORT for SCTP, ICMP port unreachable for UDP, and for those two
+ * behind options.
+ */
 static __noinline int reject_flow(struct __sk_buff *skb, const struct packet *packet, __u32 hook)
 {
 	struct answer answer = {.type = ICMP_DEST_UNREACH, .code = ICMP_PORT_UNREACH};
 
 	if (!may_answer(packet))
 		return TC_ACT_SHOT;
-	if (packet->l4_protocol == IPPROTO_TCP &&
-	    !(packet->flags & (PACKET_EXTENDED | PACKET_FIRST_FRAGMENT)))
-		return answer_rst(skb, packet, hook);
+	if (!(packet->flags & (PACKET_EXTENDED | PACKET_FIRST_FRAGMENT))) {
+		if (packet->l4_protocol == IPPROTO_TCP)
+			return answer_rst(skb, packet, hook);
+		if (packet->l4_protocol == IPPROTO_SCTP &&
+		    packet_has(packet, packet->l4 + SCTP_INIT_TAG, sizeof(__be32)))
+			return answer_abort(skb, packet, hook);
+	}
 	if (is_ipv6(packet))
 		answer = (struct answer){.type = ICMPV6_DEST_UNREACH, .code = ICMPV6_PORT_UNREACH};
 	return answer_icmp(skb, packet, &answer, hook);

@@ -44,8 +44,12 @@ func (w *world) expectAnswer(in device, got result, p packet) {
 }
 
 func refusalOf(p packet) packet {
-	if p.proto == protoTCP {
+	switch p.proto {
+	case protoTCP:
 		return reset(p)
+	case protoSCTP:
+		// The tag of an ABORT is the one that the INIT tells.
+		return packet{from: p.to, to: p.from, proto: protoSCTP, df: !p.is6(), tag: 0x01020304, payload: []byte{6, 0, 0, 4}}
 	}
 	return unreachable(p, p.to.String())
 }
