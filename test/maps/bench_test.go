@@ -4,7 +4,6 @@ package maps
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/shunt-lb/shunt/pkg/model"
 	"github.com/shunt-lb/shunt/pkg/plan"
 	"github.com/shunt-lb/shunt/pkg/writer"
+	"github.com/shunt-lb/shunt/test/many"
 )
 
 const (
@@ -24,28 +24,6 @@ const (
 var large = map[string]uint32{
 	maps.MapServices: 1 << 16, maps.MapBackends: 1 << 18, maps.MapSlots: 1 << 19, maps.MapAddresses: 1 << 16,
 	maps.MapServiceNames: 1 << 16, maps.MapServiceStats: 1 << 16,
-}
-
-// manyChanges is 10,000 Services of 10 endpoints each.
-func manyChanges() []plan.Change {
-	all := make([]plan.Change, manyServices)
-	for i := range all {
-		name := model.ServiceName{Namespace: "bench", Name: fmt.Sprint("s", i)}
-		p := model.ServicePort{
-			Name:     model.ServicePortName{ServiceName: name, Port: "http", Protocol: model.TCP, Family: model.IPv4},
-			Backends: make([]model.Backend, endpoints),
-			Frontends: []model.Frontend{{Kind: model.ClusterIP, FrontendKey: model.FrontendKey{
-				Address: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Protocol: model.TCP,
-			}}},
-		}
-		for j := range p.Backends {
-			p.Backends[j] = model.Backend{
-				Address: netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)}), Port: 8080, Cluster: true,
-			}
-		}
-		all[i] = plan.Change{Service: name, Ports: []model.ServicePort{p}}
-	}
-	return all
 }
 
 func program(b *testing.B, k *maps.Kernel, changes []plan.Change) *writer.Writer {
@@ -59,7 +37,7 @@ func program(b *testing.B, k *maps.Kernel, changes []plan.Change) *writer.Writer
 
 // BenchmarkProgram programs all Services from an empty kernel, planning included.
 func BenchmarkProgram(b *testing.B) {
-	changes := manyChanges()
+	changes := many.Services(manyServices, endpoints)
 	for b.Loop() {
 		b.StopTimer()
 		k, _ := kernel(b, large)
@@ -80,7 +58,7 @@ func BenchmarkProgram(b *testing.B) {
 // BenchmarkChange adds and removes one endpoint among them.
 func BenchmarkChange(b *testing.B) {
 	k, _ := kernel(b, large)
-	changes := manyChanges()
+	changes := many.Services(manyServices, endpoints)
 	w := program(b, k, changes)
 	one := changes[4711]
 	fewer := one
@@ -96,7 +74,7 @@ func BenchmarkChange(b *testing.B) {
 // BenchmarkReadBack reads all of it back, as a restarted agent does.
 func BenchmarkReadBack(b *testing.B) {
 	k, _ := kernel(b, large)
-	program(b, k, manyChanges())
+	program(b, k, many.Services(manyServices, endpoints))
 	for b.Loop() {
 		if _, err := writer.ReadBack(k, writer.LimitsOf(k)); err != nil {
 			b.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -19,9 +18,9 @@ import (
 	"github.com/shunt-lb/shunt/pkg/loader"
 	"github.com/shunt-lb/shunt/pkg/maps"
 	"github.com/shunt-lb/shunt/pkg/metrics"
-	"github.com/shunt-lb/shunt/pkg/model"
 	"github.com/shunt-lb/shunt/pkg/plan"
 	"github.com/shunt-lb/shunt/pkg/writer"
+	"github.com/shunt-lb/shunt/test/many"
 )
 
 const endpoints = 5
@@ -57,32 +56,11 @@ func node(t testing.TB, services int, now func() time.Time) (*metrics.Metrics, *
 	}
 	t.Cleanup(func() { kernel.Close() })
 	w := writer.New(kernel, plan.New(writer.LimitsOf(kernel)), writer.Options{})
-	if err := w.Write(changes(services)).Err(); err != nil {
+	if err := w.Write(many.Services(services, endpoints)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	return metrics.New(metrics.Options{Source: kernel, Reason: maps.ReasonWord, Version: "test", Now: now,
 		Log: slog.New(slog.DiscardHandler)}), kernel, datapath
-}
-
-func changes(services int) []plan.Change {
-	all := make([]plan.Change, services)
-	for i := range all {
-		name := model.ServiceName{Namespace: "bench", Name: fmt.Sprint("service-", i)}
-		p := model.ServicePort{
-			Name:     model.ServicePortName{ServiceName: name, Port: "http", Protocol: model.TCP, Family: model.IPv4},
-			Backends: make([]model.Backend, endpoints),
-			Frontends: []model.Frontend{{Kind: model.ClusterIP, FrontendKey: model.FrontendKey{
-				Address: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Protocol: model.TCP,
-			}}},
-		}
-		for j := range p.Backends {
-			p.Backends[j] = model.Backend{
-				Address: netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)}), Port: 8080, Cluster: true,
-			}
-		}
-		all[i] = plan.Change{Service: name, Ports: []model.ServicePort{p}}
-	}
-	return all
 }
 
 func scrape(m *metrics.Metrics) string {
@@ -103,7 +81,7 @@ func TestAScrapeHasTheCountersOfTheKernel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.TrimRight(string(entry.Value.Name[:]), "\x00") == fmt.Sprint("service-", counted) {
+		if strings.TrimRight(string(entry.Value.Name[:]), "\x00") == many.Name(counted) {
 			id = entry.Key
 		}
 	}
