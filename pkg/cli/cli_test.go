@@ -90,15 +90,7 @@ func TestOutputOfEachCommand(t *testing.T) {
 		"explain default/shop",
 		"explain prod/edge:https",
 	} {
-		t.Run(line, func(t *testing.T) {
-			t.Parallel()
-			stdout, stderr, status := invoke(t, env, strings.Fields(line)...)
-			if status != 0 || stderr != "" {
-				t.Fatalf("status %d, stderr %q", status, stderr)
-			}
-			checkSyntax(t, line, stdout)
-			compareGolden(t, line, stdout)
-		})
+		runGolden(t, env, line, line)
 	}
 }
 
@@ -119,16 +111,22 @@ func TestOutputWithThePacketPath(t *testing.T) {
 		"services default/web -o wide",
 		"services default/web -o json",
 	} {
-		t.Run(line, func(t *testing.T) {
-			t.Parallel()
-			stdout, stderr, status := invoke(t, env, strings.Fields(line)...)
-			if status != 0 || stderr != "" {
-				t.Fatalf("status %d, stderr %q", status, stderr)
-			}
-			checkSyntax(t, line, stdout)
-			compareGolden(t, line+" with packets", stdout)
-		})
+		runGolden(t, env, line, line+" with packets")
 	}
+}
+
+// runGolden runs a command line in parallel with others, and compares what it prints.
+func runGolden(t *testing.T, env environment, line, golden string) {
+	t.Helper()
+	t.Run(line, func(t *testing.T) {
+		t.Parallel()
+		stdout, stderr, status := invoke(t, env, strings.Fields(line)...)
+		if status != 0 || stderr != "" {
+			t.Fatalf("status %d, stderr %q", status, stderr)
+		}
+		checkSyntax(t, line, stdout)
+		compareGolden(t, golden, stdout)
+	})
 }
 
 // checkSyntax parses what claims to be JSON or YAML.
