@@ -18,7 +18,8 @@ type CaptureRequest struct {
 	Device string `json:"device"`
 }
 
-// Captured counts the packets of one pair of addresses.
+// Captured counts the packets of one pair of addresses, without those by which neighbours find each other: ARP, and
+// its counterpart in ICMPv6.
 type Captured struct {
 	Source      netip.Addr `json:"source"`
 	Destination netip.Addr `json:"destination"`
@@ -92,10 +93,17 @@ func addressesOf(packet []byte) (Captured, bool) {
 		return Captured{
 			Source: netip.AddrFrom4([4]byte(packet[12:16])), Destination: netip.AddrFrom4([4]byte(packet[16:20])),
 		}, true
+	case isNeighbourDiscovery(packet):
 	case len(packet) >= 40 && packet[0]>>4 == 6:
 		return Captured{
 			Source: netip.AddrFrom16([16]byte(packet[8:24])), Destination: netip.AddrFrom16([16]byte(packet[24:40])),
 		}, true
 	}
 	return Captured{}, false
+}
+
+func isNeighbourDiscovery(packet []byte) bool {
+	const routerSolicitation, redirect = 133, 137
+	return len(packet) > 40 && packet[0]>>4 == 6 && packet[6] == unix.IPPROTO_ICMPV6 &&
+		packet[40] >= routerSolicitation && packet[40] <= redirect
 }
