@@ -51,6 +51,8 @@ func TestSourceRangesJudgeClientsByTheirOwnAddress(t *testing.T) {
 			answers{all, denied}, answers{all, all}, answers{denied, denied}, ""},
 		{"an invalid one beside a valid one", "[10.244.1.0/25, 300.0.0.0/8, 'fd00:10:244:1::/96']",
 			answers{all, all}, answers{denied, denied}, answers{denied, denied}, "300.0.0.0/8"},
+		{"invalid ones alone, which count as none", "[300.0.0.0/8, nonsense]",
+			answers{all, all}, answers{all, all}, answers{all, all}, "nonsense"},
 	} {
 		w.Run(row.name, func(t *testing.T) {
 			mark := len(w.LogText())
