@@ -40,7 +40,10 @@ func Sockets(d *loader.Directory, cgroup string, programs []loader.Program) erro
 }
 
 func socket(path, cgroup string, id uint64, p loader.Program) error {
-	updated, err := update(path, id, p)
+	updated, err := update(path, p.Program, func(info *link.Info) (bool, error) {
+		on := info.Cgroup()
+		return on != nil && on.CgroupId == id && ebpf.AttachType(on.AttachType) == p.Attach, nil
+	})
 	if updated || err != nil {
 		return err
 	}
@@ -54,8 +57,8 @@ func socket(path, cgroup string, id uint64, p loader.Program) error {
 	return pin(l, path)
 }
 
-// update replaces the program of a link that is pinned, alive, and on that cgroup.
-func update(path string, id uint64, p loader.Program) (bool, error) {
+// update replaces the program of a link that is pinned, alive, and where it should be.
+func update(path string, program *ebpf.Program, inPlace func(*link.Info) (bool, error)) (bool, error) {
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -68,11 +71,10 @@ func update(path string, id uint64, p loader.Program) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read link: %w", err)
 	}
-	on := info.Cgroup()
-	if on == nil || on.CgroupId != id || ebpf.AttachType(on.AttachType) != p.Attach {
-		return false, nil
+	if is, err := inPlace(info); err != nil || !is {
+		return false, err
 	}
-	if err := l.Update(p.Program); err != nil {
+	if err := l.Update(program); err != nil {
 		return false, fmt.Errorf("replace program: %w", err)
 	}
 	return true, nil

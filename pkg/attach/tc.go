@@ -124,7 +124,14 @@ func (p *PacketPath) Attach(index int, ethernet bool) error {
 // attachLink attaches by a pinned TCX link.
 func (p *PacketPath) attachLink(index int, h Hook, name string) error {
 	path := filepath.Join(p.directory, linkName(index, h))
-	kept, err := p.updateLink(path, index, h, name)
+	kept, err := update(path, p.programs[name], func(info *link.Info) (bool, error) {
+		on := info.TCX()
+		if on == nil || int(on.Ifindex) != index || ebpf.AttachType(on.AttachType) != h.attachType() {
+			return false, nil
+		}
+		// The index may be that of a device in the namespace to which this one has moved.
+		return isOn(index, h, info.ID)
+	})
 	if kept || err != nil {
 		return err
 	}
@@ -141,38 +148,6 @@ func (p *PacketPath) attachLink(index int, h Hook, name string) error {
 	}
 	defer l.Close()
 	return pin(l, path)
-}
-
-// updateLink replaces the program of a pinned link that is on that device.
-func (p *PacketPath) updateLink(path string, index int, h Hook, name string) (bool, error) {
-	l, err := link.LoadPinnedLink(path, nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("open link: %w", err)
-	}
-	defer l.Close()
-	info, err := l.Info()
-	if err != nil {
-		return false, fmt.Errorf("read link: %w", err)
-	}
-	on := info.TCX()
-	if on == nil || int(on.Ifindex) != index || ebpf.AttachType(on.AttachType) != h.attachType() {
-		return false, nil
-	}
-	// The index may be that of a device in the namespace to which this one has moved.
-	there, err := isOn(index, h, info.ID)
-	if err != nil || !there {
-		return false, err
-	}
-	if info.Program == p.ids[name] {
-		return true, nil
-	}
-	if err := l.Update(p.programs[name]); err != nil {
-		return false, fmt.Errorf("replace program: %w", err)
-	}
-	return true, nil
 }
 
 // isOn asks the device whether a link is on it.
