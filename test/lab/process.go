@@ -24,6 +24,14 @@ type Host struct {
 	Address6 netip.Addr
 }
 
+// Address is its address of a family, 4 or 6.
+func (h Host) Address(family int) netip.Addr {
+	if family == 6 {
+		return h.Address6
+	}
+	return h.Address4
+}
+
 const (
 	// usualTimeout is long enough for a loaded machine and short enough for a test that waits for silence.
 	usualTimeout = 5 * time.Second

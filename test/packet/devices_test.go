@@ -254,7 +254,7 @@ func TestClientBehindADeviceWithoutEthernetHeader(t *testing.T) {
 				w.must(outside.AddRoute(services, "wg0", gateway))
 				for _, network := range []string{tcp, udp} {
 					w.expect(client, network, w.clusterIP(network, family, 81, near), "near", self)
-					w.expect(client, network, w.clusterIP(network, family, 82, far), "far", addressOf(w.node.Process(), family))
+					w.expect(client, network, w.clusterIP(network, family, 82, far), "far", w.node.Process().Address(family))
 					refused := client.Dial(network, w.clusterIP(network, family, 83))
 					got := refused.Errno
 					if network == udp {

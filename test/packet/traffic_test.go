@@ -35,9 +35,9 @@ func TestOutsideClientReachesPods(t *testing.T) {
 		host := w.node.Process()
 		w.attach()
 		each(func(network string, family int) {
-			client := addressOf(w.client, family)
+			client := w.client.Address(family)
 			w.expect(w.client, network, w.nodePort(network, family, 30081, near), "near", client)
-			w.expect(w.client, network, w.nodePort(network, family, 30082, far), "far", addressOf(host, family))
+			w.expect(w.client, network, w.nodePort(network, family, 30082, far), "far", host.Address(family))
 			w.expect(w.client, network, w.nodePort(network, family, 30083, host), w.node.Name, client)
 		})
 	})
@@ -51,7 +51,7 @@ func TestPodReachesClusterIPs(t *testing.T) {
 		host := w.node.Process()
 		w.attach()
 		each(func(network string, family int) {
-			self := addressOf(pod, family)
+			self := pod.Address(family)
 			w.expect(pod, network, w.clusterIP(network, family, 81, near), "near", self)
 			w.expect(pod, network, w.clusterIP(network, family, 82, far), "far", self)
 			w.expect(pod, network, w.clusterIP(network, family, 83, host), w.node.Name, self)
@@ -69,7 +69,7 @@ func TestPodReachesItself(t *testing.T) {
 			socket := pod.Dial(network, dialled)
 			defer socket.Close()
 			answer := socket.Exchange("me?")
-			if !socket.OK() || !answer.OK() || answer.Server != "self" || answer.Peer.Addr().Unmap() == addressOf(pod, family) {
+			if !socket.OK() || !answer.OK() || answer.Server != "self" || answer.Peer.Addr().Unmap() == pod.Address(family) {
 				w.t.Fatalf("%s %v: %s, %s, %+v\n%s", network, dialled, socket.Errno, answer.Errno, answer.Reply, w.state())
 			}
 		})

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package packet proves the packet path with real traffic: two nodes and a client of the lab, the programs on one
-// node's devices and none in its sockets, the maps written by hand.
+// node's devices and none in its sockets, the maps written by hand. How the agent finds devices, and programs what
+// manifests say, is the subject of package packetpath.
 package packet
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -16,6 +18,7 @@ import (
 	"github.com/shunt-lb/shunt/pkg/loader"
 	"github.com/shunt-lb/shunt/pkg/maps"
 	"github.com/shunt-lb/shunt/test/lab"
+	"github.com/shunt-lb/shunt/test/lab/firewall"
 	"github.com/shunt-lb/shunt/test/lab/process"
 	"github.com/vishvananda/netlink"
 )
@@ -71,27 +74,17 @@ func newWorld(t *testing.T, v variant) *world {
 	w.client = l.Client(lab.ClientOptions{}).Process()
 	// What a careful node has: strict reverse path filters, and a firewall that trusts nothing it cannot follow.
 	w.must(w.node.Set("ipv4/conf/all/rp_filter", "1"))
-	w.firewall(w.node)
+	switch err := firewall.DropInvalid(w.node); {
+	case errors.Is(err, exec.ErrNotFound):
+		t.Logf("without a firewall on the node: %v", err)
+	case err != nil:
+		t.Fatal(err)
+	}
 	if v.flows == 0 {
 		v.flows = 1024
 	}
 	w.load(v.flows)
 	return w
-}
-
-// firewall makes the node drop what its connection tracking calls invalid.
-func (w *world) firewall(n *lab.Node) {
-	w.t.Helper()
-	nft, err := exec.LookPath("nft")
-	if err != nil {
-		w.t.Log("no nft: without a firewall on the node")
-		return
-	}
-	rules := "add table inet t; add chain inet t f { type filter hook forward priority 0; }; " +
-		"add rule inet t f ct state invalid counter drop"
-	if err := n.Start("nft", exec.Command(nft, rules)).Wait(); err != nil {
-		w.t.Fatalf("nft: %v", err)
-	}
 }
 
 func (w *world) load(flows uint32) {
@@ -268,13 +261,6 @@ func (w *world) clusterIP(network string, family int, port uint16, servers ...*l
 	w.serve(network, at, maps.KindClusterIP, servers...)
 	w.address(at.Addr(), maps.AddressClusterIP)
 	return at
-}
-
-func addressOf(p *lab.Process, family int) netip.Addr {
-	if family == 6 {
-		return p.Address6
-	}
-	return p.Address4
 }
 
 // expect exchanges a few lines with what is dialled and tells who answered, and whom it has seen.

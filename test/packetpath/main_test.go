@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package packetpath proves the packet path of the real agent: it finds the devices itself, as they come and go, and
-// programs what manifests say; clients outside the cluster and pods whose sockets are left alone send real traffic.
+// programs what manifests say; clients outside the cluster and pods whose sockets are left alone send real traffic. What
+// the programs do with each kind of device, packet and load is the subject of package packet.
 package packetpath
 
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"testing"
 
 	"github.com/shunt-lb/shunt/test/agentlab"
 	"github.com/shunt-lb/shunt/test/lab"
+	"github.com/shunt-lb/shunt/test/lab/firewall"
 	"github.com/shunt-lb/shunt/test/lab/process"
 )
 
@@ -51,23 +52,10 @@ func newWorld(t *testing.T, layout lab.Layout) *world {
 	w.Must(w.Node.AddRoute(netip.MustParsePrefix("::/0"), client.Device, w.Neighbour.Address6))
 	// What a careful node has: strict reverse path filters, and a firewall that trusts nothing it cannot follow.
 	w.Must(w.Node.Set("ipv4/conf/all/rp_filter", "1"))
-	w.firewall()
+	w.Must(firewall.DropInvalid(w.Node))
 	w.Write("ranges", "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\n"+
 		"spec: {cidrs: [10.96.0.0/16, 'fd00:96::/112']}")
 	return w
-}
-
-// firewall drops what the node's connection tracking calls invalid.
-func (w *world) firewall() {
-	nft, err := exec.LookPath("nft")
-	if err != nil {
-		nft = "/usr/sbin/nft"
-	}
-	rules := "add table inet t; add chain inet t f { type filter hook forward priority 0; }; " +
-		"add rule inet t f ct state invalid drop"
-	if err := w.Node.Start("nft", exec.Command(nft, rules)).Wait(); err != nil {
-		w.T.Fatalf("set up the node's firewall (is nftables installed?): %v", err)
-	}
 }
 
 // start starts the agent with the packet path alone.

@@ -62,7 +62,7 @@ func (w *world) outside(t *testing.T, s side, network string) {
 // inside: pods keep their address, but for the one that reaches itself; so does the node.
 func (w *world) inside(t *testing.T, s side, network string, pod *lab.Process) {
 	t.Helper()
-	self := addressOf(pod, s.number)
+	self := pod.Address(s.number)
 	w.expect(t, pod, network, s.clusterIP(1), "near", self)
 	w.expect(t, pod, network, s.clusterIP(2), "far", self)
 	if server, seen := ask(pod, network, s.clusterIP(6)); server != "pod" || seen == self {
@@ -138,11 +138,4 @@ func (w *world) silent(t *testing.T, pod *lab.Process) {
 			t.Error(wrong)
 		}
 	}
-}
-
-func addressOf(p *lab.Process, family int) netip.Addr {
-	if family == 4 {
-		return p.Address4
-	}
-	return p.Address6
 }
