@@ -14,9 +14,9 @@ func at(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
 // family has the addresses of one IP version.
 type family struct {
-	name                                       string
-	vip, node, client, pod, other, local, far  string
-	thin, nodeUp, unspecified, unallocated, up string
+	name                                      string
+	vip, node, client, pod, other, local, far string
+	thin, nodeUp, unspecified, unallocated    string
 }
 
 var families = []family{
