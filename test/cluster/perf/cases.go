@@ -162,10 +162,6 @@ func (b *bench) sample(c *benchCase, w *world) (sample, error) {
 // machine disturbs all of them.
 func (b *bench) run() error {
 	b.samples = map[*benchCase]map[*world][]sample{}
-	// As the clients and servers: between two samples that are compared the machine should do little else.
-	if err := traffic.RaisePriority(); err != nil {
-		return err
-	}
 	b.load, b.began = loadAverage(), time.Now()
 	for round := range b.settings.rounds {
 		fmt.Fprintf(b.progress, "round %d of %d\n", round+1, b.settings.rounds)

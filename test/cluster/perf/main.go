@@ -114,6 +114,11 @@ func run(ctx context.Context, settings settings, helper []string, output, progre
 	if err := binaries.BuildShunt(settings.shunt); err != nil {
 		return err
 	}
+	// All that it starts inherits it: the proxies program, and samples that are compared follow each other, without
+	// regard to what else the machine does.
+	if err := traffic.RaisePriority(); err != nil {
+		return err
+	}
 	b := &bench{settings: settings, cases: selectCases(settings.only), progress: progress}
 	if b.kernel, err = findKernelThread(settings.cpu); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	programPatience = 5 * time.Minute
+	programPatience = 10 * time.Minute
 	probePatience   = 300 * time.Millisecond
 )
 
