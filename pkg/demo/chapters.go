@@ -150,6 +150,9 @@ func (s *story) manyConnections() error {
 	begin := time.Now()
 	result := s.client.Connects(process.TCP, s.webService.frontend(), total)
 	s.show("connections", "%d in %.2f s, %d failed", total, time.Since(begin).Seconds(), result.Failed())
+	for errno, count := range result.Errnos {
+		s.show("  "+errno, "%d, the slowest answer after %s", count, result.Slowest)
+	}
 	s.bars(result)
 	// A fair choice leaves these bounds less than once in a million runs.
 	const least, most = 250, 417
