@@ -3,9 +3,11 @@
 package netdev
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -129,7 +131,8 @@ func drain(ctx context.Context, updates <-chan netlink.AddrUpdate) {
 }
 
 // OwnAddress returns the address that the node has towards the world: the one that the kernel would take for a packet
-// by its default route, else the first that is not of loopback or link; invalid if there is none.
+// by its default route, else the first of the oldest device that has one which others can reach: those of pods come
+// later, with the address of a gateway that every node may have. Invalid if there is none.
 func OwnAddress(f model.Family) netip.Addr {
 	// Addresses for documentation: no packet is sent.
 	far := netip.MustParseAddr("192.0.2.1")
@@ -141,13 +144,32 @@ func OwnAddress(f model.Family) netip.Addr {
 			return source.Unmap()
 		}
 	}
-	addresses, err := Addresses()
+	return oldestAddress(f)
+}
+
+// oldestAddress returns the first address, neither of loopback nor of a link, of the device that is first by index.
+func oldestAddress(f model.Family) netip.Addr {
+	links, err := netlink.LinkList()
 	if err != nil {
 		return netip.Addr{}
 	}
-	for _, a := range addresses {
-		if model.FamilyOf(a) == f && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
-			return a
+	slices.SortFunc(links, func(a, b netlink.Link) int { return cmp.Compare(a.Attrs().Index, b.Attrs().Index) })
+	family := netlink.FAMILY_V4
+	if f == model.IPv6 {
+		family = netlink.FAMILY_V6
+	}
+	for _, link := range links {
+		if link.Attrs().Flags&net.FlagLoopback != 0 {
+			continue // has the addresses of load balancers
+		}
+		list, err := netlink.AddrList(link, family)
+		if err != nil {
+			continue // the device went meanwhile
+		}
+		for _, entry := range list {
+			if a, ok := netip.AddrFromSlice(entry.IP); ok && a.Unmap().IsGlobalUnicast() {
+				return a.Unmap()
+			}
 		}
 	}
 	return netip.Addr{}
