@@ -71,7 +71,7 @@ func TestABindingEndsWithItsEndpointAndTheNextOneStays(t *testing.T) {
 // Case A09: each new connection renews a binding, nothing else does; without one it expires.
 func TestABindingIsRenewedByNewConnectionsAloneAndExpires(t *testing.T) {
 	t.Parallel()
-	const seconds = 2
+	const seconds = 3
 	w := agentlab.New(t)
 	var pods []*lab.Process
 	for i := range 8 {
@@ -81,15 +81,17 @@ func TestABindingIsRenewedByNewConnectionsAloneAndExpires(t *testing.T) {
 	w.StartAgent()
 	client := w.Node.Pod(lab.PodOptions{}).Process()
 	to := forms(41, 80)[0]
-	first := agentlab.Reach(client, tcp, to)
+	first, renewed := agentlab.Reach(client, tcp, to), time.Now()
 	for began := time.Now(); time.Since(began) < 2*seconds*time.Second; { // twice the timeout, renewed all the time
-		w.Eventually("half the time is over", func() (bool, string) {
+		w.Eventually("a part of the time is over", func() (bool, string) {
 			left := bindings(w, "shop")[0].RemainingSeconds
 			return left < seconds, fmt.Sprint(left)
 		})
-		if got := agentlab.Reach(client, tcp, to); got != first {
+		got := agentlab.Reach(client, tcp, to)
+		if got != first && time.Since(renewed) < seconds*time.Second {
 			t.Fatalf("a binding that is renewed leads from %s to %s", first, got)
 		}
+		first, renewed = got, time.Now() // on a machine that takes its time it may have expired
 	}
 	open := client.Dial(tcp, to)
 	flow := client.Dial(udp, forms(41, 80)[0])
@@ -105,23 +107,31 @@ func TestABindingIsRenewedByNewConnectionsAloneAndExpires(t *testing.T) {
 		}
 		return true, ""
 	})
-	if took := time.Since(began); took < seconds*time.Second/2 {
-		t.Errorf("expired after %s, long before its time", took)
+	if took := time.Since(began); took < (seconds-1)*time.Second {
+		t.Errorf("expired after %s, before its time", took)
 	}
-	// An expired binding binds no more: 40 clients that let it expire at once would otherwise all stay.
-	moved := false
-	for range 40 {
-		if agentlab.Reach(client, tcp, to) != first {
-			moved = true
-			break
+	// An expired binding binds no more: of 20 pods some choose another server than before.
+	bound := map[*lab.Process]string{}
+	for range 20 {
+		pod := w.Node.Pod(lab.PodOptions{}).Process()
+		bound[pod] = agentlab.Reach(pod, tcp, to)
+	}
+	w.Eventually("expired", func() (bool, string) {
+		all := bindings(w, "shop")
+		ok := true
+		for _, b := range all {
+			ok = ok && b.State == "expired"
 		}
-		w.Eventually("expired", func() (bool, string) {
-			b := bindings(w, "shop")
-			return b[0].State == "expired" && b[len(b)-1].State == "expired", fmt.Sprint(b)
-		})
+		return ok, fmt.Sprint(all)
+	})
+	moved := 0
+	for pod, before := range bound {
+		if agentlab.Reach(pod, tcp, to) != before {
+			moved++
+		}
 	}
-	if !moved {
-		t.Errorf("40 expired bindings all led to %s again", first)
+	if moved == 0 { // by chance once in 10^18
+		t.Error("20 expired bindings all led to the same servers again")
 	}
 }
 

@@ -8,6 +8,8 @@ package usercases
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -157,17 +159,27 @@ func toPods(pods ...*lab.Process) func(process.Captured) bool {
 	}
 }
 
-// slack is what a loaded machine may take longer than a report allows.
-const slack = 4 * time.Second
-
-// within logs how long something took and fails when that is more than a report allows, slack apart.
+// within logs how long something took and fails when that is much more than a report allows: each thing here has a
+// slower way to happen in the end, by a rescan or a retry. On a machine that has more to do than it can, it only logs.
 func within(t *testing.T, what string, limit time.Duration, since time.Time) {
 	t.Helper()
+	const slack = 4 * time.Second
 	took := time.Since(since)
-	t.Logf("%s: %s", what, took.Round(time.Millisecond))
-	if took > limit+slack {
+	t.Logf("%s after %s", what, took.Round(time.Millisecond))
+	if took > limit+slack && !busy() {
 		t.Errorf("%s took %s, want %s", what, took, limit)
 	}
+}
+
+// busy tells whether more than twice as many threads want to run as there are processors.
+func busy() bool {
+	content, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return false
+	}
+	var load float64
+	_, err = fmt.Sscan(string(content), &load)
+	return err == nil && load > 2*float64(runtime.NumCPU())
 }
 
 // list joins lines for a message.

@@ -244,6 +244,20 @@ func TestAProcessOnANodePortIsReported(t *testing.T) {
 		awaitLog(w, mark, "default/np", "30090", fmt.Sprint(host.PID()))
 		socket.Close()
 	}
+	// By choice it is refused, with the errno of a port that is taken.
+	w.Agent.Kill()
+	w.StartAgent("--refuse-node-port-bind")
+	for _, address := range []string{"0.0.0.0:30090", "[::]:30090", netip.AddrPortFrom(w.Node.Address6, 30090).String()} {
+		for _, network := range []string{tcp, udp} {
+			if socket := bind(host, network, agentlab.At(address)); socket.Errno != "EADDRINUSE" {
+				t.Errorf("bind %s %s: %q, want EADDRINUSE", network, address, socket.Errno)
+			}
+			pod := w.Node.Pod(lab.PodOptions{}).Process()
+			if socket := bind(pod, network, netip.AddrPortFrom(agentlab.At("[::]:0").Addr(), 30090)); !socket.OK() {
+				t.Errorf("bind %s in a pod: %s", network, socket.Errno)
+			}
+		}
+	}
 	mark := len(w.LogText())
 	for _, network := range []string{tcp, udp} {
 		var ports []int
