@@ -48,6 +48,10 @@ func (r *Reconciler) event(e source.Event) {
 		r.Observer.SourceProblems(e.Origin, "", e.Problems)
 	case source.Synced:
 		r.synced = true
+	case source.Batch:
+		for _, e := range e {
+			r.event(e)
+		}
 	}
 }
 

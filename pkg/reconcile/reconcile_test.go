@@ -420,6 +420,26 @@ func TestADifferenceThatTheAuditFindsWritesEverythingAgain(t *testing.T) {
 	}
 }
 
+func TestWhatWasWrittenTogetherIsProgrammedTogether(t *testing.T) {
+	w := start(t)
+	w.addresses <- local
+	w.send(service("a", model.TCP), slice("a", time.Time{}), source.Synced{})
+	w.eventually("the first pass", func() bool { _, n := w.observer.last(); return n == 1 })
+	// Each event by itself would be a change worth a pass.
+	batch := source.Batch{service("a", model.UDP)}
+	for _, s := range []string{"b", "c"} {
+		batch = append(batch, service(s, model.TCP), slice(s, time.Time{}))
+	}
+	for range 100 {
+		batch = append(batch, service("a", model.TCP), service("a", model.UDP))
+	}
+	w.send(batch)
+	w.eventually("the batch", func() bool { _, n := w.observer.last(); return n == 2 })
+	if got := w.writer.log(); got[len(got)-1] != "write a b c" {
+		t.Errorf("wrote %q, want the whole batch in one pass", got)
+	}
+}
+
 func TestAFailureToRemoveIsTriedAgain(t *testing.T) {
 	w := start(t)
 	w.addresses <- local

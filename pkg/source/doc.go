@@ -3,8 +3,8 @@
 // Package source turns Kubernetes objects into the model's objects, and defines how a stream of them reaches the
 // consumer. It knows the Kubernetes API types and nothing of BPF; the model knows nothing of either.
 //
-// Two sources deliver the same events: package manifests reads a directory, package kube watches an API server. Both
-// are run with
+// Two sources deliver the same events: package manifests reads a directory, and says in one Batch what it has found at
+// one reading; package kube watches an API server. Both are run with
 //
 //	err := src.Run(ctx, events)
 //

@@ -79,6 +79,10 @@ type SetProblems struct {
 // Synced says that everything that exists has been delivered once.
 type Synced struct{}
 
+// Batch is events that belong together, as they were written together: the consumer applies all before it acts on
+// any. Between a Service whose port has a new name and its EndpointSlices that follow, it would have no endpoints.
+type Batch []Event
+
 func (SetService) event()      {}
 func (DeleteService) event()   {}
 func (SetSlice) event()        {}
@@ -88,6 +92,7 @@ func (DeleteNode) event()      {}
 func (SetServiceCIDRs) event() {}
 func (SetProblems) event()     {}
 func (Synced) event()          {}
+func (Batch) event()           {}
 
 // Send delivers e, or gives up when ctx ends. It reports whether e was delivered.
 func Send(ctx context.Context, events chan<- Event, e Event) bool {

@@ -74,10 +74,8 @@ func (r *run) pass(ctx context.Context, w *watch) (again bool) {
 		r.reported = problems
 		source.Send(ctx, r.events, source.SetProblems{Origin: r.source.dir, Problems: problems})
 	}
-	for _, e := range r.state.apply(changes) {
-		if !source.Send(ctx, r.events, e) {
-			return false
-		}
+	if batch := r.state.apply(changes); len(batch) > 0 && !source.Send(ctx, r.events, source.Batch(batch)) {
+		return false
 	}
 	if err == nil && !again && !r.synced {
 		r.synced = source.Send(ctx, r.events, source.Synced{})

@@ -30,6 +30,12 @@ type world struct {
 }
 
 func (w *world) take(e source.Event) {
+	if batch, ok := e.(source.Batch); ok {
+		for _, e := range batch {
+			w.take(e)
+		}
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch e := e.(type) {
