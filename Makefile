@@ -60,6 +60,10 @@ bench: ## what Services cost: direct, kube-proxy and shunt, interleaved; updates
 bench-short: ## the same in a minute, to see that it works (root)
 	$(IN_CLUSTER) go run ./perf -short
 
+.PHONY: bench-control
+bench-control: ## how kube-proxy, in its modes, and shunt follow 100 to 10,000 Services (root, nftables, iptables; an hour)
+	$(IN_CLUSTER) go run ./controlbench
+
 .PHONY: bench-programming
 bench-programming: ## planning and writing 10,000 Services of 10 endpoints (root)
 	go test -run '^$$' -bench '^Benchmark(Program|Change|ReadBack)$$' -benchtime 3x ./test/maps

@@ -106,6 +106,12 @@ func failure(err error) string {
 	return err.Error()
 }
 
+// Ask makes one TCP connection from this process and says who answered.
+func Ask(address netip.AddrPort, timeout time.Duration) (string, error) {
+	reply, _, err := once(Request{Network: process.TCP, To: address, Timeout: timeout})
+	return reply.Server, err
+}
+
 func once(in Request) (process.Reply, string, error) {
 	if in.Network == process.UDP && in.Unconnected {
 		return byDatagram(in)

@@ -91,7 +91,8 @@ func (s *suite) last(t *testing.T) {
 
 func (s *suite) churnNow(t *testing.T, count int) {
 	t.Helper()
-	must(t, s.churn(t.Context(), fmt.Sprintf("churn-%d", time.Now().UnixNano()), count, 0))
+	_, err := s.churn(t.Context(), fmt.Sprintf("churn-%d", time.Now().UnixNano()), count, 0, time.Time{})
+	must(t, err)
 }
 
 func (s *suite) startAPIServer(t *testing.T) {

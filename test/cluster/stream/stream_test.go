@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -283,7 +284,8 @@ func killedAgent(t *testing.T, s *suite) {
 	for round := range 4 {
 		changes := make(chan error, 1)
 		go func() {
-			changes <- s.churn(context.WithoutCancel(t.Context()), fmt.Sprintf("killed-%d", round), 60, 0)
+			_, err := s.churn(context.WithoutCancel(t.Context()), fmt.Sprintf("killed-%d", round), 60, 0, time.Time{})
+			changes <- err
 		}()
 		s.subject.StopProxy()
 		s.startAgent(t, s.subject)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/shunt-lb/shunt/test/cluster/controlplane"
@@ -28,14 +29,11 @@ func KubeProxyConfiguration(w *World, control *controlplane.ControlPlane, more .
 	lines := append([]string{
 		"apiVersion: kubeproxy.config.k8s.io/v1alpha1",
 		"kind: KubeProxyConfiguration",
-		"mode: nftables",
 		"hostnameOverride: " + Tested,
 		fmt.Sprintf("clientConnection: {kubeconfig: %s, qps: 100, burst: 200}", kubeconfig),
 		// The namespace may not set the machine's limits, nor this process its score.
 		"conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}",
 		"oomScoreAdj: 0",
-		"nftables:",
-		"  minSyncPeriod: 10ms",
 	}, more...)
 	file = w.Node.File("kube-proxy.yaml")
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
@@ -44,6 +42,10 @@ func KubeProxyConfiguration(w *World, control *controlplane.ControlPlane, more .
 	return file, nil
 }
 
+// nftables is the mode that tests compare with, and no pauses between syncs, so that they need not wait. More of the
+// block may follow.
+var nftables = []string{"mode: nftables", "nftables:", "  minSyncPeriod: 10ms"}
+
 // DetectPods is the usual configuration of which clients are pods.
 var DetectPods = []string{
 	"detectLocalMode: ClusterCIDR", fmt.Sprintf("clusterCIDR: %q", controlplane.PodRange4+","+controlplane.PodRange6),
@@ -51,7 +53,7 @@ var DetectPods = []string{
 
 // KubeProxy is a command that runs kube-proxy on the world's tested node, with more in its configuration.
 func KubeProxy(w *World, c *Cluster, more ...string) (*exec.Cmd, error) {
-	file, err := KubeProxyConfiguration(w, c.Control, more...)
+	file, err := KubeProxyConfiguration(w, c.Control, slices.Concat(nftables, more)...)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +68,7 @@ func withSbin(command *exec.Cmd) *exec.Cmd {
 
 // ShuntAsKubeProxy is a command that runs the agent with kube-proxy's configuration and kube-proxy's rights.
 func ShuntAsKubeProxy(w *World, c *Cluster, binary string, more ...string) (*exec.Cmd, error) {
-	file, err := KubeProxyConfiguration(w, c.Control, more...)
+	file, err := KubeProxyConfiguration(w, c.Control, slices.Concat(nftables, more)...)
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,7 @@ type World struct {
 	Name    string
 	Lab     *lab.Lab
 	Node    *lab.Node // under test
+	Far     *lab.Node // the other one
 	Relay   *controlplane.Relay
 	API     *lab.Client // the host of the relay
 	Servers map[string]*lab.Process
@@ -71,6 +72,7 @@ func New(l *lab.Lab, name string, control *controlplane.ControlPlane) (*World, e
 	w := &World{Name: name, Lab: l, Servers: map[string]*lab.Process{}}
 	w.Node = l.Node(lab.NodeOptions{Name: Tested})
 	remote := l.Node(lab.NodeOptions{Name: Remote})
+	w.Far = remote
 	w.API = l.Client(lab.ClientOptions{Name: "api", Address4: netip.MustParseAddr(controlplane.GatewayAddress)})
 	l.Client(lab.ClientOptions{
 		Name: "router", Address4: netip.MustParseAddr(gateway4), Address6: netip.MustParseAddr(gateway6),
