@@ -121,6 +121,7 @@ int iter_stale(struct bpf_iter__bpf_sk_storage_map *ctx)
 	/* The socket has been disconnected, or connected to something else, without passing the hook. */
 	if (!address_equal(&stale.peer, &flow.backend) || stale.peer_port != flow.backend_port)
 		return 0;
+	stale.service_id = flow.service_id;
 	stale.backend_id = flow.backend_id;
 	stale.cookie = bpf_get_socket_cookie(sk);
 	bpf_seq_write(ctx->meta->seq, &stale, sizeof(stale));

@@ -214,12 +214,14 @@ struct trace_event {
 struct stale_socket {
 	__u64 cookie;
 	__u32 netns_inode; /* the number in /proc/PID/ns/net */
+	__u32 service_id;
 	__u32 backend_id;
+	__u32 bound_device; /* interface index, 0: none */
 	struct address local;
 	struct address peer; /* the backend */
 	__u16 local_port;
 	__u16 peer_port;
-	__u32 bound_device; /* interface index, 0: none */
+	__u32 pad;
 };
 
 /* conntrack: a packet's own tuple, in whichever direction it travels. */

@@ -16,6 +16,7 @@ import (
 	"github.com/shunt-lb/shunt/pkg/model"
 	"github.com/shunt-lb/shunt/pkg/netdev"
 	"github.com/shunt-lb/shunt/pkg/plan"
+	"github.com/shunt-lb/shunt/pkg/reconcile"
 	"github.com/shunt-lb/shunt/pkg/writer"
 )
 
@@ -150,11 +151,16 @@ func (d *datapath) attach(cfg *config.Config, cgroup string, log *slog.Logger) e
 }
 
 // endStale is the reconciler's EndStale; nil where it is not possible.
-func (d *datapath) endStale() func() (int, error) {
+func (d *datapath) endStale() func(reconcile.Keep) (int, error) {
 	if d.stale == nil {
 		return nil
 	}
-	return d.stale.EndStale
+	return func(keep reconcile.Keep) (int, error) {
+		return d.stale.EndStale(func(s flows.Stale) bool {
+			name, found, err := d.kernel.ServiceName(s.ServiceID)
+			return err == nil && found && keep(writer.PortName(name), s.Peer)
+		})
+	}
 }
 
 // close lets go of everything; what is pinned stays.

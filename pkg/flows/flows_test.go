@@ -61,13 +61,14 @@ func TestARequestNamesTheSocketAsTheKernelReadsIt(t *testing.T) {
 func TestRecordsAreReadToTheEnd(t *testing.T) {
 	want := []Stale{
 		{NetnsInode: 4026531840, BackendID: 3, Local: netip.MustParseAddrPort("10.244.1.2:40000"),
-			Peer: netip.MustParseAddrPort("10.244.1.53:53"), Cookie: 1 << 40},
+			Peer: netip.MustParseAddrPort("10.244.1.53:53"), Cookie: 1 << 40,
+			ServiceID: 5},
 		{NetnsInode: 4026531841, BackendID: 4, Local: netip.MustParseAddrPort("[fd00::2]:40001"),
 			Peer: netip.MustParseAddrPort("[fd00::53]:53"), BoundDevice: 2},
 	}
 	var b bytes.Buffer
 	for _, s := range want {
-		r := record{Cookie: s.Cookie, NetnsInode: s.NetnsInode, BackendID: s.BackendID, Local: maps.AddressOf(s.Local.Addr()),
+		r := record{Cookie: s.Cookie, ServiceID: s.ServiceID, NetnsInode: s.NetnsInode, BackendID: s.BackendID, Local: maps.AddressOf(s.Local.Addr()),
 			Peer: maps.AddressOf(s.Peer.Addr()), LocalPort: s.Local.Port(), PeerPort: s.Peer.Port(),
 			BoundDevice: s.BoundDevice}
 		if err := binary.Write(&b, binary.NativeEndian, r); err != nil {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -23,6 +24,7 @@ type Stale struct {
 	// Cookie is what the kernel knows the socket by: another one may have its addresses by now.
 	Cookie      uint64
 	NetnsInode  uint32
+	ServiceID   uint32
 	BackendID   uint32
 	Local, Peer netip.AddrPort
 	BoundDevice uint32
@@ -32,12 +34,14 @@ type Stale struct {
 type record struct {
 	Cookie      uint64
 	NetnsInode  uint32
+	ServiceID   uint32
 	BackendID   uint32
+	BoundDevice uint32
 	Local       maps.Address
 	Peer        maps.Address
 	LocalPort   uint16
 	PeerPort    uint16
-	BoundDevice uint32
+	_           uint32
 }
 
 // Ender lists and ends stale sockets.
@@ -99,6 +103,7 @@ func decode(reader io.Reader) ([]Stale, error) {
 		list = append(list, Stale{
 			Cookie:      r.Cookie,
 			NetnsInode:  r.NetnsInode,
+			ServiceID:   r.ServiceID,
 			BackendID:   r.BackendID,
 			Local:       netip.AddrPortFrom(r.Local.Addr(), r.LocalPort),
 			Peer:        netip.AddrPortFrom(r.Peer.Addr(), r.PeerPort),
@@ -107,9 +112,15 @@ func decode(reader io.Reader) ([]Stale, error) {
 	}
 }
 
-// EndStale ends the stale sockets and returns how many it has ended. What the error is about is left: a socket whose
-// namespace is not to be found or not to be entered. The others are ended all the same.
-func (e *Ender) EndStale() (int, error) { return endAll(e.List, e.end) }
+// EndStale ends the stale sockets, but for those that keep speaks for, and returns how many it has ended. What the error
+// is about is left: a socket whose namespace is not to be found or not to be entered. The others are ended all the same.
+func (e *Ender) EndStale(keep func(Stale) bool) (int, error) {
+	list := func() ([]Stale, error) {
+		all, err := e.List()
+		return slices.DeleteFunc(all, keep), err
+	}
+	return endAll(list, e.end)
+}
 
 // idleRounds is how often the sockets are listed again although none could be ended.
 const idleRounds = 3

@@ -4,6 +4,7 @@ package reconcile
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -74,7 +75,10 @@ func (r *Reconciler) settle(changes []plan.Change, p *Pass) {
 	}
 	now, udp := r.Now(), p.Full // an earlier agent's Services may be gone altogether
 	for _, c := range changes {
-		udp = r.concernsUDP(c) || udp
+		if r.concernsUDP(c) {
+			udp = true
+			r.stale.serve(c.Service, r.servingElsewhere(c))
+		}
 		if _, again := failed[c.Service]; again {
 			continue
 		}
@@ -103,6 +107,28 @@ func (r *Reconciler) concernsUDP(c plan.Change) bool {
 		delete(r.udp, c.Service)
 	}
 	return has || had
+}
+
+// servingElsewhere returns the endpoints of a Service's UDP ports that serve and are given no new flows here: they are
+// leaving, or hints or a policy are for others. As with kube-proxy, the flows that they have are theirs.
+func (r *Reconciler) servingElsewhere(c plan.Change) map[serving]struct{} {
+	elsewhere := map[serving]struct{}{}
+	for _, p := range c.Ports {
+		if p.Name.Protocol != model.UDP {
+			continue
+		}
+		all := r.Model.Serving(p.Name)
+		if len(all) == len(p.Backends) {
+			continue // the same: backends serve
+		}
+		for _, endpoint := range all {
+			elsewhere[serving{p.Name, endpoint}] = struct{}{}
+		}
+		for _, b := range p.Backends {
+			delete(elsewhere, serving{p.Name, netip.AddrPortFrom(b.Address, b.Port)})
+		}
+	}
+	return elsewhere
 }
 
 // audit compares a part of what is programmed with what this process has written. Something else may have written to

@@ -79,8 +79,9 @@ type Options struct {
 	BindAddress netip.Addr
 	// WatchAddresses calls its argument with the addresses of the node's devices, at once and at each change.
 	WatchAddresses func(context.Context, func([]netip.Addr)) error
-	// EndStale ends connected UDP sockets whose backend has gone and returns how many; nil: they stay.
-	EndStale func() (int, error)
+	// EndStale ends connected UDP sockets whose backend is not one any more, but for those that Keep speaks for, and
+	// returns how many; nil: they stay.
+	EndStale func(Keep) (int, error)
 	// Audit compares a part of the maps with the writer's mirror, the next part at each call, and says in words how
 	// they differ; the writer's mirror is then what it has found. nil: no audit.
 	Audit func() (difference string, err error)

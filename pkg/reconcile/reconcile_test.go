@@ -28,7 +28,7 @@ type world struct {
 	addresses chan []netip.Addr
 	writer    *fakeWriter
 	observer  *fakeObserver
-	stale     chan struct{}
+	stale     chan Keep
 }
 
 func start(t *testing.T) *world {
@@ -36,7 +36,7 @@ func start(t *testing.T) *world {
 	w := &world{
 		t: t, events: make(chan source.Event), addresses: make(chan []netip.Addr),
 		writer: &fakeWriter{fail: map[model.ServiceName]error{}}, observer: &fakeObserver{},
-		stale: make(chan struct{}, 100), audits: make(chan string, 1),
+		stale: make(chan Keep, 100), audits: make(chan string, 1),
 	}
 	nodePorts, err := node.ParseNodePortAddresses(nil)
 	if err != nil {
@@ -54,7 +54,7 @@ func start(t *testing.T) *world {
 				}
 			}
 		},
-		EndStale: func() (int, error) { w.stale <- struct{}{}; return 1, nil },
+		EndStale: func(keep Keep) (int, error) { w.stale <- keep; return 1, nil },
 		Audit: func() (string, error) {
 			select {
 			case difference := <-w.audits:
@@ -370,10 +370,53 @@ func TestUDPSocketsAreLookedThroughWhenUDPBackendsMayHaveGone(t *testing.T) {
 	}
 }
 
+func TestEndpointsThatServeKeepTheUDPFlowsTheyHave(t *testing.T) {
+	w := start(t)
+	w.addresses <- local
+	w.send(source.Synced{})
+	w.awaitLook("the first pass")
+	endpoint := func(address string, ready, serving bool) model.Endpoint {
+		return model.Endpoint{Address: netip.MustParseAddr(address), Ready: ready, Serving: serving, Terminating: !ready}
+	}
+	udp := func(service string, endpoints ...model.Endpoint) source.Event {
+		return source.SetSlice{Slice: &model.EndpointSlice{
+			SliceName: model.SliceName{Namespace: "default", Name: service + "-1"}, Service: name(service), Family: model.IPv4,
+			Ports: []model.SlicePort{{Protocol: model.UDP, Port: 53}}, Endpoints: endpoints,
+		}}
+	}
+	w.send(service("a", model.UDP))
+	w.awaitLook("a UDP Service")
+	port := model.ServicePortName{ServiceName: name("a"), Protocol: model.UDP, Family: model.IPv4}
+	ready, leaving, ended := endpoint("10.244.1.1", true, true), endpoint("10.244.1.2", false, true), endpoint("10.244.1.3", false, false)
+	for _, row := range []struct {
+		what  string
+		event source.Event
+		kept  string
+	}{
+		{"a Service of one that leaves and one that has ended", udp("a", ready, leaving, ended), "10.244.1.2:53"},
+		{"it has ended too", udp("a", ready, ended), ""},
+		{"it is back", udp("a", ready, leaving), "10.244.1.2:53"},
+		{"the Service is deleted", source.DeleteService{Name: name("a")}, ""},
+	} {
+		w.send(row.event)
+		keep := w.awaitLook(row.what)
+		for _, address := range []string{"10.244.1.1:53", "10.244.1.2:53", "10.244.1.2:54", "10.244.1.3:53"} {
+			if got := keep(port, netip.MustParseAddrPort(address)); got != (address == row.kept) {
+				t.Errorf("%s: keep(%s) = %v", row.what, address, got)
+			}
+		}
+		other := port
+		other.Port = "other"
+		if row.kept != "" && keep(other, netip.MustParseAddrPort(row.kept)) {
+			t.Errorf("%s: kept for another port of the Service", row.what)
+		}
+	}
+}
+
 func TestALookThroughUDPSocketsThatFailsIsRepeatedAndReportedOnce(t *testing.T) {
 	looks, failing := make(chan struct{}, 10), 2
 	var said strings.Builder
-	s := newStaleFlows(func() (int, error) {
+	s := newStaleFlows(func(Keep) (int, error) {
 		defer func() { looks <- struct{}{} }()
 		if failing--; failing >= 0 {
 			return 0, errors.New("the namespace cannot be entered")
@@ -399,13 +442,15 @@ func TestALookThroughUDPSocketsThatFailsIsRepeatedAndReportedOnce(t *testing.T) 
 }
 
 // awaitLook waits until the sockets are looked through.
-func (w *world) awaitLook(why string) {
+func (w *world) awaitLook(why string) Keep {
 	w.t.Helper()
 	select {
-	case <-w.stale:
+	case keep := <-w.stale:
+		return keep
 	case <-time.After(10 * time.Second):
-		w.t.Errorf("not looked through for %s", why)
+		w.t.Fatalf("not looked through for %s", why)
 	}
+	return nil
 }
 
 func TestADifferenceThatTheAuditFindsWritesEverythingAgain(t *testing.T) {

@@ -5,7 +5,11 @@ package reconcile
 import (
 	"context"
 	"log/slog"
+	"net/netip"
+	"sync"
 	"time"
+
+	"github.com/shunt-lb/shunt/pkg/model"
 )
 
 const (
@@ -19,13 +23,46 @@ const (
 // staleFlows ends connected UDP sockets whose backend has gone, beside the loop: entering the pods' network namespaces
 // takes its time.
 type staleFlows struct {
-	end  func() (int, error)
+	end  func(Keep) (int, error)
 	log  *slog.Logger
 	wake chan struct{}
+
+	mu sync.Mutex
+	// serving has the endpoints that are no backends and may keep their flows, by Service.
+	serving map[model.ServiceName]map[serving]struct{}
 }
 
-func newStaleFlows(end func() (int, error), log *slog.Logger) *staleFlows {
-	return &staleFlows{end: end, log: log, wake: make(chan struct{}, 1)}
+// Keep tells whether an endpoint that is no backend of a service port may keep the flows it has.
+type Keep func(port model.ServicePortName, endpoint netip.AddrPort) bool
+
+// serving is an endpoint of a service port.
+type serving struct {
+	port     model.ServicePortName
+	endpoint netip.AddrPort
+}
+
+func newStaleFlows(end func(Keep) (int, error), log *slog.Logger) *staleFlows {
+	return &staleFlows{end: end, log: log, wake: make(chan struct{}, 1),
+		serving: map[model.ServiceName]map[serving]struct{}{}}
+}
+
+// serve replaces the endpoints of a Service that may keep their flows.
+func (s *staleFlows) serve(name model.ServiceName, endpoints map[serving]struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(endpoints) == 0 {
+		delete(s.serving, name)
+	} else {
+		s.serving[name] = endpoints
+	}
+}
+
+// keep is a Keep.
+func (s *staleFlows) keep(port model.ServicePortName, endpoint netip.AddrPort) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, serves := s.serving[port.ServiceName][serving{port, endpoint}]
+	return serves
 }
 
 // check asks for a look soon.
@@ -50,7 +87,7 @@ func (s *staleFlows) run(ctx context.Context) {
 		case <-s.wake:
 		case <-retry:
 		}
-		ended, err := s.end()
+		ended, err := s.end(s.keep)
 		if ended > 0 {
 			s.log.Debug("ended UDP sockets whose backend has gone", "sockets", ended)
 		}

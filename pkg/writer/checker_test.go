@@ -161,7 +161,7 @@ func (c *checker) checkName(o maps.Operation) {
 	}
 	name, _, _ := c.fake.ServiceName(id)
 	if last, seen := c.served[id]; seen && last.name != name && c.now.Before(last.at.Add(grace)) {
-		c.t.Fatalf("after %v: service id %d is given to %v too early", o, id, modelName(name))
+		c.t.Fatalf("after %v: service id %d is given to %v too early", o, id, PortName(name))
 	}
 }
 

@@ -143,8 +143,9 @@ func serviceName(n model.ServicePortName) maps.ServiceName {
 // text writes s with a zero byte at its end. Names in the Kubernetes API have at most 63 bytes.
 func text(to *[64]byte, s string) { copy(to[:len(to)-1], s) }
 
-// modelName is the inverse of serviceName; a value that no writer could have written names nothing.
-func modelName(m maps.ServiceName) model.ServicePortName {
+// PortName returns the service port of an element of service_names; a value that no writer could have written names
+// nothing.
+func PortName(m maps.ServiceName) model.ServicePortName {
 	n := model.ServicePortName{
 		ServiceName: model.ServiceName{Namespace: maps.Text(m.Namespace[:]), Name: maps.Text(m.Name[:])},
 		Port:        maps.Text(m.Port[:]),

@@ -191,10 +191,10 @@ func contentOf(t *testing.T, f *maps.Fake) content {
 		if !ok {
 			t.Fatalf("service id %d has no name", id)
 		}
-		return modelName(n)
+		return PortName(n)
 	}
 	for e := range f.ServiceNames() {
-		c.add(modelName(e.Value), "name")
+		c.add(PortName(e.Value), "name")
 	}
 	for b := range f.Backends() {
 		c.add(name(b.ServiceID), "backend %s", backendLine(b.Address.Addr(), b.Port, b.Flags&maps.BackendCluster != 0,

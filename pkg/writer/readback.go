@@ -49,7 +49,7 @@ func read(r maps.Reader) (plan.Programmed, error) {
 		if err != nil {
 			return p, err
 		}
-		p.Names[e.Key] = modelName(e.Value)
+		p.Names[e.Key] = PortName(e.Value)
 	}
 	for b, err := range r.Backends() {
 		if err != nil {
