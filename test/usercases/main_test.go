@@ -54,7 +54,7 @@ func dualSlices(service, ports, conditions string, pods ...*lab.Process) []strin
 
 const (
 	isReady     = "{ready: true}"
-	isUnready   = "{ready: false}"
+	isUnready   = "{ready: false, serving: false}"
 	isLeaving   = "{ready: false, serving: true, terminating: true}"
 	hasNoServer = "{ready: false, serving: false, terminating: true}"
 

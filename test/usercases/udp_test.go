@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shunt-lb/shunt/pkg/maps"
 	"github.com/shunt-lb/shunt/test/agentlab"
 	"github.com/shunt-lb/shunt/test/lab"
 	"github.com/shunt-lb/shunt/test/lab/process"
@@ -244,6 +245,69 @@ func TestAConnectedUDPSocketOfABackendThatIsGoneGetsAnError(t *testing.T) {
 				if got := s.Exchange("who"); got.Server != "a" {
 					t.Errorf("a socket of a backend that is still there: %s%s", got.Server, got.Errno)
 				}
+				s.Close()
+			}
+		})
+	}
+}
+
+// Case A02, its other side: as long as an endpoint serves, a connected socket is left alone, also when new flows are
+// given to others.
+func TestAConnectedUDPSocketOfABackendThatServesGoesOn(t *testing.T) {
+	t.Parallel()
+	w := agentlab.New(t)
+	a, b := agentlab.Serve(w.Neighbour, "a"), agentlab.Serve(w.Node, "b")
+	zones := func(zone string, pod *lab.Process) []agentlab.Endpoint {
+		endpoints := agentlab.Ready(pod)
+		endpoints[0].Hints = "{forZones: [{name: " + zone + "}]}"
+		return endpoints
+	}
+	w.Write("node", nodeManifest(w.Node, "topology.kubernetes.io/zone: za", w.Node.Address4, w.Node.Address6))
+	const port = "[{name: '', port: 8080, protocol: UDP}]"
+	write := func(fields string, endpoints ...agentlab.Endpoint) {
+		w.Write("dns", agentlab.Service("dns", "{"+fields+"clusterIP: 10.96.0.8, ports: [{port: 80, protocol: UDP}]}"),
+			agentlab.Slice("dns", "dns-a", port, endpoints...))
+	}
+	ready := func(pods ...*lab.Process) []agentlab.Endpoint { return agentlab.Ready(pods...) }
+	to := forms(8, 80)[0]
+	write("", ready(a)...)
+	w.StartAgent()
+	from := clients(w)
+	for _, row := range []struct {
+		name   string
+		change func()
+	}{
+		{"it leaves and serves", func() { write("", append(agentlab.Having(isLeaving, a), ready(b)...)...) }},
+		{"hints are for others", func() { write("", append(zones("zb", a), zones("za", b)...)...) }},
+		{"the policy is Local", func() {
+			write("internalTrafficPolicy: Local, ", append(onNode(w.Neighbour, ready(a)), onNode(w.Node, ready(b))...)...)
+		}},
+	} {
+		w.Run(row.name, func(t *testing.T) {
+			write("", ready(a)...)
+			var open []*lab.Socket
+			for _, client := range from {
+				w.AwaitReached(client, udp, to, "a")
+				open = append(open, client.Dial(udp, to))
+			}
+			row.change()
+			for _, client := range from {
+				w.AwaitReached(client, udp, to, "b")
+			}
+			awaitElements(w, map[string]int{maps.MapBackends: 1}) // a is none any more, and the sockets have been looked at
+			for _, s := range open {
+				for range 10 {
+					if got := s.Exchange("who"); got.Server != "a" {
+						t.Fatalf("an open socket: %s%s", got.Server, got.Errno)
+					}
+				}
+			}
+			write("", append(agentlab.Having(hasNoServer, a), ready(b)...)...)
+			for _, s := range open {
+				w.Eventually("it has ended with its endpoint", func() (bool, string) {
+					got := s.Exchange("who")
+					return !got.OK() && got.Errno != process.Timeout, got.Server + got.Errno
+				})
 				s.Close()
 			}
 		})
