@@ -84,7 +84,20 @@ func (f filteredSource) Run(ctx context.Context, out chan<- source.Event) error 
 		case err := <-ended:
 			return err
 		case e := <-unfiltered:
-			source.Send(ctx, out, f.filter(e))
+			source.Send(ctx, out, f.pass(e))
 		}
 	}
+}
+
+// pass filters an event, or each one of a batch.
+func (f filteredSource) pass(e source.Event) source.Event {
+	batch, ok := e.(source.Batch)
+	if !ok {
+		return f.filter(e)
+	}
+	filtered := make(source.Batch, len(batch))
+	for i, e := range batch {
+		filtered[i] = f.pass(e)
+	}
+	return filtered
 }

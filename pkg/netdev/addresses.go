@@ -166,6 +166,9 @@ func oldestAddress(f model.Family) netip.Addr {
 		if err != nil {
 			continue // the device went meanwhile
 		}
+		if f == model.IPv6 {
+			slices.Reverse(list) // the kernel has the newest first
+		}
 		for _, entry := range list {
 			if a, ok := netip.AddrFromSlice(entry.IP); ok && a.Unmap().IsGlobalUnicast() {
 				return a.Unmap()
