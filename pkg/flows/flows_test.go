@@ -51,7 +51,8 @@ func TestARequestNamesTheSocketAsTheKernelReadsIt(t *testing.T) {
 				t.Errorf("interface %d", got)
 			}
 			// The kernel compares the low half first.
-			if low, high := binary.NativeEndian.Uint32(b[48:]), binary.NativeEndian.Uint32(b[52:]); low != 0x55667788 || high != 0x11223344 {
+			low, high := binary.NativeEndian.Uint32(b[48:]), binary.NativeEndian.Uint32(b[52:])
+			if low != 0x55667788 || high != 0x11223344 {
 				t.Errorf("cookie %x %x", low, high)
 			}
 		})
@@ -68,8 +69,9 @@ func TestRecordsAreReadToTheEnd(t *testing.T) {
 	}
 	var b bytes.Buffer
 	for _, s := range want {
-		r := record{Cookie: s.Cookie, ServiceID: s.ServiceID, NetnsInode: s.NetnsInode, BackendID: s.BackendID, Local: maps.AddressOf(s.Local.Addr()),
-			Peer: maps.AddressOf(s.Peer.Addr()), LocalPort: s.Local.Port(), PeerPort: s.Peer.Port(),
+		r := record{Cookie: s.Cookie, ServiceID: s.ServiceID, NetnsInode: s.NetnsInode, BackendID: s.BackendID,
+			Local: maps.AddressOf(s.Local.Addr()),
+			Peer:  maps.AddressOf(s.Peer.Addr()), LocalPort: s.Local.Port(), PeerPort: s.Peer.Port(),
 			BoundDevice: s.BoundDevice}
 		if err := binary.Write(&b, binary.NativeEndian, r); err != nil {
 			t.Fatal(err)

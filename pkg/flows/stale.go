@@ -112,8 +112,9 @@ func decode(reader io.Reader) ([]Stale, error) {
 	}
 }
 
-// EndStale ends the stale sockets, but for those that keep speaks for, and returns how many it has ended. What the error
-// is about is left: a socket whose namespace is not to be found or not to be entered. The others are ended all the same.
+// EndStale ends the stale sockets, but for those that keep speaks for, and returns how many it has ended. What the
+// error is about is left: a socket whose namespace is not to be found or not to be entered. The others are ended all
+// the same.
 func (e *Ender) EndStale(keep func(Stale) bool) (int, error) {
 	list := func() ([]Stale, error) {
 		all, err := e.List()

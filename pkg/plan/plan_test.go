@@ -199,7 +199,8 @@ func TestAServicePortThatDoesNotFitFailsAloneAndStaysAsItIs(t *testing.T) {
 		for range 2 {
 			operations, failures := s.Plan([]plan.Change{change(row.big), change(row.other)})
 			var full *plan.FullError
-			if len(failures) != 1 || failures[0].Port != row.small.Name || !errors.As(failures[0].Err, &full) || *full != row.full {
+			if len(failures) != 1 || failures[0].Port != row.small.Name || !errors.As(failures[0].Err, &full) ||
+				*full != row.full {
 				t.Fatalf("failures are %v, want %v", failures, row.full)
 			}
 			for _, o := range operations {
@@ -217,7 +218,8 @@ func TestAServicePortThatDoesNotFitFailsAloneAndStaysAsItIs(t *testing.T) {
 			s.Applied(o)
 		}
 		fits := row.big
-		fits.Backends, fits.SourceRanges = fits.Backends[:min(8, len(fits.Backends))], fits.SourceRanges[:min(8, len(fits.SourceRanges))]
+		fits.Backends = fits.Backends[:min(8, len(fits.Backends))]
+		fits.SourceRanges = fits.SourceRanges[:min(8, len(fits.SourceRanges))]
 		if row.full.Map != "slots" { // where the old run waits for readers
 			apply(t, s, change(fits))
 		}

@@ -387,7 +387,8 @@ func TestEndpointsThatServeKeepTheUDPFlowsTheyHave(t *testing.T) {
 	w.send(service("a", model.UDP))
 	w.awaitLook("a UDP Service")
 	port := model.ServicePortName{ServiceName: name("a"), Protocol: model.UDP, Family: model.IPv4}
-	ready, leaving, ended := endpoint("10.244.1.1", true, true), endpoint("10.244.1.2", false, true), endpoint("10.244.1.3", false, false)
+	ready, leaving := endpoint("10.244.1.1", true, true), endpoint("10.244.1.2", false, true)
+	ended := endpoint("10.244.1.3", false, false)
 	for _, row := range []struct {
 		what  string
 		event source.Event

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// Patience is how long a test waits for what must happen: long enough for an emulated processor to load the programs.
+	// Patience is how long a test waits for what must happen: an emulated processor takes its time to load the programs.
 	Patience = 45 * time.Second
 	pause    = 10 * time.Millisecond
 )

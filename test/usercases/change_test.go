@@ -76,8 +76,10 @@ func TestNoChangeOfAServiceFailsAConnection(t *testing.T) {
 			"[10.244.1.0/24, 'fd00:10:244:1::/64', 10.9.0.0/16]", "[10.0.0.0/8, 'fd00::/8']"))
 		name := anyOf(random, "t", "http") // the slices follow
 		extra := anyOf(random, "", ", {name: extra, port: 81}")
-		ports := fmt.Sprintf("[{name: u, port: 80, protocol: UDP, nodePort: 30091}, {name: %s, port: 80, nodePort: 30091}%s]", name, extra)
-		targets := fmt.Sprintf("[{name: u, port: 8080, protocol: UDP}, {name: %s, port: 8080}, {name: extra, port: 8080}]", name)
+		ports := fmt.Sprintf("[{name: u, port: 80, protocol: UDP, nodePort: 30091}, "+
+			"{name: %s, port: 80, nodePort: 30091}%s]", name, extra)
+		targets := fmt.Sprintf("[{name: u, port: 8080, protocol: UDP}, {name: %s, port: 8080}, "+
+			"{name: extra, port: 8080}]", name)
 		status := "\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.92}, {ip: '2001:db8::92'}" +
 			anyOf(random, "", ", {ip: 192.0.2.93, ipMode: Proxy}", ", {ip: 192.0.2.93}") + "]}}"
 		all := []string{dual("web", 99, strings.Join(fields, ", "), ports) + status}
@@ -85,8 +87,9 @@ func TestNoChangeOfAServiceFailsAConnection(t *testing.T) {
 			var four, six []agentlab.Endpoint
 			for i, pod := range pods {
 				e := agentlab.Endpoint{Address: pod.Address4, Node: []string{w.Node.Name, w.Neighbour.Name}[i/2],
-					Conditions: anyOf(random, isReady, isReady, "{ready: false}", isLeaving)} // all serve: no flow of UDP is cut
-				if i == 0 { // a local one is always there
+					Conditions: anyOf(random, isReady, isReady, "{ready: false}", isLeaving)}
+				// All serve, so that no flow of UDP is cut, and a local one is always ready.
+				if i == 0 {
 					e.Conditions = isReady
 				}
 				if zone := anyOf(random, "za", "za", "zb", ""); zone != "" {
@@ -126,13 +129,11 @@ func TestAContestedAddressIsHandedOverWithoutAGap(t *testing.T) {
 	t.Parallel()
 	w := agentlab.New(t)
 	pods := map[string]*lab.Process{"old": agentlab.Serve(w.Node, "a"), "young": agentlab.Serve(w.Node, "b")}
-	created := map[string]string{"old": "2024-01-01T00:00:00Z", "young": "2025-01-01T00:00:00Z"}
+	created := map[string]string{"old": "2024", "young": "2025"}
 	number := map[string]int{"old": 100, "young": 101}
 	write := func(name string, externalIPs string) {
 		documents := both(name, number[name], "externalIPs: ["+externalIPs+"]", isReady, pods[name])
-		documents[0] = strings.Replace(documents[0], "namespace: default}",
-			"namespace: default, creationTimestamp: '"+created[name]+"'}", 1)
-		w.Write(name, documents...)
+		w.Write(name, createdIn(created[name], documents)...)
 	}
 	const contested = "192.0.2.94, '2001:db8::94'"
 	write("old", contested)

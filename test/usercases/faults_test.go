@@ -16,7 +16,8 @@ import (
 )
 
 // bare finds what no user should be shown: a crash, or the kernel's word for an error without anything around it.
-var bare = regexp.MustCompile(`(?m)panic:|goroutine \d|^(shunt: |Error: )?(operation not permitted|permission denied|no such file or directory|invalid argument)\.?$`)
+var bare = regexp.MustCompile(`(?m)panic:|goroutine \d|^(shunt: |Error: )?` +
+	`(operation not permitted|permission denied|no such file or directory|invalid argument)\.?$`)
 
 func expectSaid(t *testing.T, what, said string, words ...string) {
 	t.Helper()
@@ -110,7 +111,8 @@ func TestASecondAgentIsRefused(t *testing.T) {
 	if err := w.Node.Start("second", w.AgentCommand()).Wait(); err == nil {
 		t.Error("the second agent ends with status 0")
 	}
-	expectSaid(t, "the second agent", w.LogText()[mark:], "another agent is running on this node", fmt.Sprintf("pid %d", w.Agent.PID()))
+	expectSaid(t, "the second agent", w.LogText()[mark:], "another agent is running on this node",
+		fmt.Sprintf("pid %d", w.Agent.PID()))
 	for _, client := range clients(w) {
 		for _, to := range forms(95, 80) {
 			expectReached(t, client, tcp, to, "a")
@@ -135,7 +137,8 @@ func TestADirectoryThatIsNotThereAtTheStartIsWaitedFor(t *testing.T) {
 	w.Agent = w.Node.Start("agent", w.AgentCommand())
 	awaitLog(w, mark, w.Manifests, "no such file or directory")
 	expectOnly(t, client, tcp, forms(96, 80)[0], "a")
-	if answer := agentlab.HTTPGet(w.Node.Process(), agentlab.At("127.0.0.1:10256"), "/readyz"); strings.Contains(answer, "200") {
+	answer := agentlab.HTTPGet(w.Node.Process(), agentlab.At("127.0.0.1:10256"), "/readyz")
+	if strings.Contains(answer, "200") {
 		t.Errorf("ready without having read anything: %s", answer)
 	}
 	w.Must(os.Rename(away, w.Manifests))

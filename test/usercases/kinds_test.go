@@ -24,9 +24,9 @@ func TestAfterEachChangeOfKindTheMapsHoldWhatIsDesiredAndNothingElse(t *testing.
 	single := func(spec string) []string {
 		return append([]string{agentlab.Service("web", spec)}, dualSlices("web", bothTargets, isReady, a)...)
 	}
-	withAnnotationAge := func(created string, documents ...string) []string {
-		documents[0] = strings.Replace(documents[0], "namespace: default}", "namespace: default, creationTimestamp: '"+created+"'}", 1)
-		return documents
+	web := func(spec string) map[string][]string { return map[string][]string{"web": single(spec)} }
+	old := func(spec string) []string {
+		return []string{agentlab.Service("old", spec), agentlab.Slice("old", "old-a", bothTargets, agentlab.Ready(a)...)}
 	}
 	base := usage(w)
 	for _, step := range []struct {
@@ -36,42 +36,44 @@ func TestAfterEachChangeOfKindTheMapsHoldWhatIsDesiredAndNothingElse(t *testing.
 		// backends, ports (service ports) and ranges are elements of maps.
 		backends, ports, ranges int
 	}{
-		{"ClusterIP", map[string][]string{"web": single("{clusterIP: 10.96.0.70, ports: " + v4 + "}")},
+		{"ClusterIP", web("{clusterIP: 10.96.0.70, ports: " + v4 + "}"),
 			[]string{"10.96.0.70:80/TCP ClusterIP web 1"}, 1, 1, 0},
-		{"NodePort", map[string][]string{"web": single("{type: NodePort, clusterIP: 10.96.0.70, ports: " + np + "}")},
+		{"NodePort", web("{type: NodePort, clusterIP: 10.96.0.70, ports: " + np + "}"),
 			[]string{"10.96.0.70:80/TCP ClusterIP web 1", "0.0.0.0:30088/TCP NodePort web 1"}, 1, 1, 0},
-		{"LoadBalancer", map[string][]string{"web": single("{type: LoadBalancer, clusterIP: 10.96.0.70, " +
-			"loadBalancerSourceRanges: [10.0.0.0/8, 172.16.0.0/12], externalIPs: [192.0.2.71], ports: " + np + "}" + lbips)},
+		{"LoadBalancer", web("{type: LoadBalancer, clusterIP: 10.96.0.70, " +
+			"loadBalancerSourceRanges: [10.0.0.0/8, 172.16.0.0/12], externalIPs: [192.0.2.71], ports: " + np + "}" + lbips),
 			[]string{"10.96.0.70:80/TCP ClusterIP web 1", "0.0.0.0:30088/TCP NodePort web 1",
 				"192.0.2.70:80/TCP LoadBalancer web 1", "192.0.2.71:80/TCP ExternalIP web 1"}, 1, 1, 2},
-		{"dual-stack", map[string][]string{"web": single("{type: LoadBalancer, clusterIP: 10.96.0.70, clusterIPs: [10.96.0.70, " +
-			"'fd00:10:96::70'], ipFamilies: [IPv4, IPv6], ports: " + np + "}" + lbips)},
+		{"dual-stack", web("{type: LoadBalancer, clusterIP: 10.96.0.70, clusterIPs: [10.96.0.70, " +
+			"'fd00:10:96::70'], ipFamilies: [IPv4, IPv6], ports: " + np + "}" + lbips),
 			[]string{"10.96.0.70:80/TCP ClusterIP web 1", "[fd00:10:96::70]:80/TCP ClusterIP web 1",
-				"0.0.0.0:30088/TCP NodePort web 1", "[::]:30088/TCP NodePort web 1", "192.0.2.70:80/TCP LoadBalancer web 1"}, 2, 2, 0},
-		{"IPv6 alone", map[string][]string{"web": single("{clusterIP: 'fd00:10:96::70', clusterIPs: ['fd00:10:96::70'], " +
-			"ipFamilies: [IPv6], ports: " + v4 + "}")}, []string{"[fd00:10:96::70]:80/TCP ClusterIP web 1"}, 1, 1, 0},
-		{"ExternalName", map[string][]string{"web": single("{type: ExternalName, externalName: example.org}")}, nil, 0, 0, 0},
-		{"back to LoadBalancer", map[string][]string{"web": single("{type: LoadBalancer, clusterIP: 10.96.0.70, ports: " + np + "}" + lbips)},
-			[]string{"10.96.0.70:80/TCP ClusterIP web 1", "0.0.0.0:30088/TCP NodePort web 1", "192.0.2.70:80/TCP LoadBalancer web 1"}, 1, 1, 0},
-		{"headless", map[string][]string{"web": single("{clusterIP: None, ports: " + v4 + "}")}, nil, 0, 0, 0},
-		{"another address", map[string][]string{"web": single("{clusterIP: 10.96.0.71, ports: " + v4 + "}")},
+				"0.0.0.0:30088/TCP NodePort web 1", "[::]:30088/TCP NodePort web 1",
+				"192.0.2.70:80/TCP LoadBalancer web 1"}, 2, 2, 0},
+		{"IPv6 alone", web("{clusterIP: 'fd00:10:96::70', clusterIPs: ['fd00:10:96::70'], " +
+			"ipFamilies: [IPv6], ports: " + v4 + "}"), []string{"[fd00:10:96::70]:80/TCP ClusterIP web 1"}, 1, 1, 0},
+		{"ExternalName", web("{type: ExternalName, externalName: example.org}"), nil, 0, 0, 0},
+		{"back to LoadBalancer", web("{type: LoadBalancer, clusterIP: 10.96.0.70, ports: " + np + "}" + lbips),
+			[]string{"10.96.0.70:80/TCP ClusterIP web 1", "0.0.0.0:30088/TCP NodePort web 1",
+				"192.0.2.70:80/TCP LoadBalancer web 1"}, 1, 1, 0},
+		{"headless", web("{clusterIP: None, ports: " + v4 + "}"), nil, 0, 0, 0},
+		{"another address", web("{clusterIP: 10.96.0.71, ports: " + v4 + "}"),
 			[]string{"10.96.0.71:80/TCP ClusterIP web 1"}, 1, 1, 0},
 		{"deleted", map[string][]string{"web": nil}, nil, 0, 0, 0},
-		{"created again with another address", map[string][]string{"web": single("{clusterIP: 10.96.0.72, ports: " + v4 + "}")},
+		{"created again with another address", web("{clusterIP: 10.96.0.72, ports: " + v4 + "}"),
 			[]string{"10.96.0.72:80/TCP ClusterIP web 1"}, 1, 1, 0},
-		{"a port is renamed, the slices are not", map[string][]string{"web": single("{clusterIP: 10.96.0.72, ports: [{name: http, port: 80}]}")},
+		{"a port is renamed, the slices are not", web("{clusterIP: 10.96.0.72, ports: [{name: http, port: 80}]}"),
 			[]string{"10.96.0.72:80/TCP ClusterIP web 0"}, 0, 1, 0},
-		{"and back", map[string][]string{"web": single("{clusterIP: 10.96.0.72, ports: " + v4 + "}")},
+		{"and back", web("{clusterIP: 10.96.0.72, ports: " + v4 + "}"),
 			[]string{"10.96.0.72:80/TCP ClusterIP web 1"}, 1, 1, 0},
-		{"TCP turns into UDP", map[string][]string{"web": single("{clusterIP: 10.96.0.72, ports: [{name: u, port: 80, protocol: UDP}]}")},
+		{"TCP turns into UDP", web("{clusterIP: 10.96.0.72, ports: [{name: u, port: 80, protocol: UDP}]}"),
 			[]string{"10.96.0.72:80/UDP ClusterIP web 1"}, 1, 1, 0},
-		{"both protocols", map[string][]string{"web": single("{clusterIP: 10.96.0.72, ports: " + bothPorts + "}")},
+		{"both protocols", web("{clusterIP: 10.96.0.72, ports: " + bothPorts + "}"),
 			[]string{"10.96.0.72:80/TCP ClusterIP web 1", "10.96.0.72:80/UDP ClusterIP web 1"}, 2, 2, 0},
-		{"the number of a port changes", map[string][]string{"web": single("{clusterIP: 10.96.0.72, ports: [{name: t, port: 81}]}")},
+		{"the number of a port changes", web("{clusterIP: 10.96.0.72, ports: [{name: t, port: 81}]}"),
 			[]string{"10.96.0.72:81/TCP ClusterIP web 1"}, 1, 1, 0},
-		{"ports swap their numbers", map[string][]string{"web": single("{clusterIP: 10.96.0.72, ports: [{name: t, port: 80}, {name: x, port: 81}]}")},
+		{"ports swap their numbers", web("{clusterIP: 10.96.0.72, ports: [{name: t, port: 80}, {name: x, port: 81}]}"),
 			[]string{"10.96.0.72:80/TCP ClusterIP web 1", "10.96.0.72:81/TCP ClusterIP web 0"}, 1, 2, 0},
-		{"and once more", map[string][]string{"web": single("{clusterIP: 10.96.0.72, ports: [{name: x, port: 80}, {name: t, port: 81}]}")},
+		{"and once more", web("{clusterIP: 10.96.0.72, ports: [{name: x, port: 80}, {name: t, port: 81}]}"),
 			[]string{"10.96.0.72:80/TCP ClusterIP web 0", "10.96.0.72:81/TCP ClusterIP web 1"}, 1, 2, 0},
 		{"another proxy's", map[string][]string{"web": func() []string {
 			documents := single("{clusterIP: 10.96.0.72, ports: " + v4 + "}")
@@ -80,17 +82,17 @@ func TestAfterEachChangeOfKindTheMapsHoldWhatIsDesiredAndNothingElse(t *testing.
 			return documents
 		}()}, nil, 0, 0, 0},
 		{"two want one external IP, the older has it", map[string][]string{
-			"web": withAnnotationAge("2025-01-01T00:00:00Z", single("{clusterIP: 10.96.0.72, externalIPs: [192.0.2.72], ports: "+v4+"}")...),
-			"old": withAnnotationAge("2024-01-01T00:00:00Z", agentlab.Service("old", "{clusterIP: 10.96.0.73, externalIPs: [192.0.2.72], ports: "+v4+"}"),
-				agentlab.Slice("old", "old-a", bothTargets, agentlab.Ready(a)...)),
-		}, []string{"10.96.0.72:80/TCP ClusterIP web 1", "10.96.0.73:80/TCP ClusterIP old 1", "192.0.2.72:80/TCP ExternalIP old 1"}, 2, 2, 0},
+			"web": createdIn("2025", single("{clusterIP: 10.96.0.72, externalIPs: [192.0.2.72], ports: "+v4+"}")),
+			"old": createdIn("2024", old("{clusterIP: 10.96.0.73, externalIPs: [192.0.2.72], ports: "+v4+"}")),
+		}, []string{"10.96.0.72:80/TCP ClusterIP web 1", "10.96.0.73:80/TCP ClusterIP old 1",
+			"192.0.2.72:80/TCP ExternalIP old 1"}, 2, 2, 0},
 		{"it lets go", map[string][]string{
-			"old": withAnnotationAge("2024-01-01T00:00:00Z", agentlab.Service("old", "{clusterIP: 10.96.0.73, ports: "+v4+"}"),
-				agentlab.Slice("old", "old-a", bothTargets, agentlab.Ready(a)...)),
-		}, []string{"10.96.0.72:80/TCP ClusterIP web 1", "10.96.0.73:80/TCP ClusterIP old 1", "192.0.2.72:80/TCP ExternalIP web 1"}, 2, 2, 0},
+			"old": createdIn("2024", old("{clusterIP: 10.96.0.73, ports: "+v4+"}")),
+		}, []string{"10.96.0.72:80/TCP ClusterIP web 1", "10.96.0.73:80/TCP ClusterIP old 1",
+			"192.0.2.72:80/TCP ExternalIP web 1"}, 2, 2, 0},
 		{"ClusterIPs swap", map[string][]string{
 			"web": single("{clusterIP: 10.96.0.73, ports: " + v4 + "}"),
-			"old": {agentlab.Service("old", "{clusterIP: 10.96.0.72, ports: "+v4+"}"), agentlab.Slice("old", "old-a", bothTargets, agentlab.Ready(a)...)},
+			"old": old("{clusterIP: 10.96.0.72, ports: " + v4 + "}"),
 		}, []string{"10.96.0.73:80/TCP ClusterIP web 1", "10.96.0.72:80/TCP ClusterIP old 1"}, 2, 2, 0},
 		{"everything goes", map[string][]string{"web": nil, "old": nil}, nil, 0, 0, 0},
 	} {
@@ -115,6 +117,13 @@ func TestAfterEachChangeOfKindTheMapsHoldWhatIsDesiredAndNothingElse(t *testing.
 			})
 		})
 	}
+}
+
+// createdIn gives a Service its age.
+func createdIn(year string, documents []string) []string {
+	documents[0] = strings.Replace(documents[0], "namespace: default}",
+		"namespace: default, creationTimestamp: '"+year+"-01-01T00:00:00Z'}", 1)
+	return documents
 }
 
 // usage counts the elements of each map.

@@ -113,9 +113,11 @@ func TestARestartFailsNoConnectionAndKeepsWhatIsThere(t *testing.T) {
 	var load []*lab.Series
 	for _, number := range []int{90, 91, 92} {
 		for _, to := range forms(number, 80)[:2] {
-			load = append(load, w.Node.Pod(lab.PodOptions{}).Process().StartConnects(process.ConnectsRequest{Network: tcp, Address: to}))
+			client := w.Node.Pod(lab.PodOptions{}).Process()
+			load = append(load, client.StartConnects(process.ConnectsRequest{Network: tcp, Address: to}))
 		}
-		load = append(load, w.Node.Process().StartConnects(process.ConnectsRequest{Network: udp, Address: forms(number, 80)[0]}))
+		host, to := w.Node.Process(), forms(number, 80)[0]
+		load = append(load, host.StartConnects(process.ConnectsRequest{Network: udp, Address: to}))
 	}
 	steps := []struct {
 		name   string

@@ -35,8 +35,10 @@ func slices12(service string, endpoints int) []string {
 	var all []string
 	for i := range count {
 		from, to := i*endpoints/count, (i+1)*endpoints/count
-		all = append(all, agentlab.Slice(service, fmt.Sprintf("%s-4-%d", service, i), bothTargets, many(false, from, to-from, isReady)...),
-			agentlab.Slice(service, fmt.Sprintf("%s-6-%d", service, i), bothTargets, many(true, from, to-from, isReady)...))
+		for _, six := range []bool{false, true} {
+			name := fmt.Sprintf("%s-%d-%v", service, i, six)
+			all = append(all, agentlab.Slice(service, name, bothTargets, many(six, from, to-from, isReady)...))
+		}
 	}
 	return all
 }
@@ -111,7 +113,8 @@ func TestAFullMapIsReportedAndHurtsNobodyElse(t *testing.T) {
 	grown := func(endpoints int) []string {
 		return []string{
 			agentlab.Service("grown", "{clusterIP: 10.96.0.81, ports: [{name: t, port: 80}]}"),
-			agentlab.Slice("grown", "grown-a", bothTargets, append(many(false, 0, endpoints, isReady), agentlab.Ready(server)...)...),
+			agentlab.Slice("grown", "grown-a", bothTargets,
+				append(many(false, 0, endpoints, isReady), agentlab.Ready(server)...)...),
 		}
 	}
 	w.Write("grown", grown(0)...)
@@ -177,7 +180,9 @@ func TestManyServicesComeAndGoWithoutATrace(t *testing.T) {
 	}
 	w.Write("one", agentlab.Simple("one", "10.96.0.84", agentlab.Ready(server)...)...)
 	w.StartAgent("--max-services=4096", "--max-backends=65536", "--max-slots=131072")
-	loaded := map[string]int{maps.MapServices: services + 1, maps.MapBackends: 10*services + 1, maps.MapServiceNames: services + 1}
+	loaded := map[string]int{
+		maps.MapServices: services + 1, maps.MapBackends: 10*services + 1, maps.MapServiceNames: services + 1,
+	}
 	empty := map[string]int{maps.MapServices: 1, maps.MapBackends: 1, maps.MapServiceNames: 1}
 	client := w.Node.Pod(lab.PodOptions{}).Process()
 	var resident []int

@@ -45,11 +45,12 @@ func slowAPIServer(t *testing.T, streams bool) {
 	}
 	objects = append(objects, agentlab.Slice("web", "web-6", bothTargets, agentlab.Ready6(server)...))
 	host := w.Node.Process()
-	w.Must(host.Call("api-serve", apiRequest{Address: "127.0.0.1:6443", Streams: streams, Objects: map[string][]json.RawMessage{
+	request := apiRequest{Address: "127.0.0.1:6443", Streams: streams, Objects: map[string][]json.RawMessage{
 		"services":       asJSON(w, dual("web", 98, "", bothPorts)),
 		"endpointslices": asJSON(w, objects...),
 		"nodes":          asJSON(w, nodeManifest(w.Node, "", w.Node.Address4, w.Node.Address6)),
-	}}, nil))
+	}}
+	w.Must(host.Call("api-serve", request, nil))
 	kubeconfig := w.Node.File("kubeconfig")
 	w.Must(os.WriteFile(kubeconfig, []byte("apiVersion: v1\nkind: Config\ncurrent-context: c\n"+
 		"contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u}]\n"+
@@ -60,7 +61,8 @@ func slowAPIServer(t *testing.T, streams bool) {
 	awaitElements(w, want)
 	var load []*lab.Series
 	for _, to := range forms(98, 80) {
-		load = append(load, w.Node.Pod(lab.PodOptions{}).Process().StartConnects(process.ConnectsRequest{Network: tcp, Address: to}))
+		client := w.Node.Pod(lab.PodOptions{}).Process()
+		load = append(load, client.StartConnects(process.ConnectsRequest{Network: tcp, Address: to}))
 	}
 	for after := 1; after <= slices; after++ {
 		w.Agent.Kill()
@@ -74,7 +76,8 @@ func slowAPIServer(t *testing.T, streams bool) {
 		client := w.Node.Pod(lab.PodOptions{}).Process()
 		for range 10 {
 			if now := usage(w); now[maps.MapBackends] != want[maps.MapBackends] {
-				t.Errorf("%d backends after %d of %d slices, want %d", now[maps.MapBackends], after, slices+1, want[maps.MapBackends])
+				t.Errorf("%d backends after %d of %d slices, want %d",
+					now[maps.MapBackends], after, slices+1, want[maps.MapBackends])
 			}
 			if result := client.Connects(tcp, forms(98, 80)[0], 50); result.Failed() > 0 {
 				t.Errorf("while slices are missing: %v", result.Errnos)

@@ -199,10 +199,13 @@ func TestAConnectedUDPSocketOfABackendThatIsGoneGetsAnError(t *testing.T) {
 			w.Write("dns", append(dns(isUnready, a), rename(dualSlices("dns", bothTargets, isReady, b))...)...)
 		}},
 		{"the Service is deleted", func() { w.Remove("dns") }},
-		{"the Service becomes headless", func() { w.Write("dns", agentlab.Service("dns", "{clusterIP: None, ports: "+bothPorts+"}")) }},
+		{"the Service becomes headless", func() {
+			w.Write("dns", agentlab.Service("dns", "{clusterIP: None, ports: "+bothPorts+"}"))
+		}},
 		{"the Service keeps its TCP port alone", func() { w.Write("dns", onlyTCP...) }},
 		{"the pods serve another port", func() {
-			w.Write("dns", append(dns(isReady)[:1], dualSlices("dns", "[{name: u, port: 8081, protocol: UDP}]", isReady, a)...)...)
+			slices := dualSlices("dns", "[{name: u, port: 8081, protocol: UDP}]", isReady, a)
+			w.Write("dns", append(dns(isReady)[:1], slices...)...)
 		}},
 		{"while no agent runs, another takes its place", func() {
 			w.Agent.Kill()
@@ -294,7 +297,8 @@ func TestAConnectedUDPSocketOfABackendThatServesGoesOn(t *testing.T) {
 			for _, client := range from {
 				w.AwaitReached(client, udp, to, "b")
 			}
-			awaitElements(w, map[string]int{maps.MapBackends: 1}) // a is none any more, and the sockets have been looked at
+			// a is none any more, and the sockets have been looked at.
+			awaitElements(w, map[string]int{maps.MapBackends: 1})
 			for _, s := range open {
 				for range 10 {
 					if got := s.Exchange("who"); got.Server != "a" {
