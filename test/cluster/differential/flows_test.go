@@ -110,7 +110,7 @@ var flowCases = []testCase{{
 		name:   "it terminates, another is ready",
 		change: func(e *env) { e.pods("dns", "remote-1"); e.terminate("dns", "local-1") },
 		checks: []check{
-			goesOn("connected", "local-1").except("udp-leaves-at-once", "ended"),
+			goesOn("connected", "local-1"),
 			goesOn("unconnected", "local-1").except("udp-leaves-at-once", "remote-1"),
 			udp("client", clusterIP("dns", 4, 80), "remote-1 as own"),
 		},

@@ -3,20 +3,12 @@
 package differential
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/netip"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/shunt-lb/shunt/test/cluster/world"
+	"github.com/shunt-lb/shunt/test/lab/process"
 )
 
 // The name of what shunt does better for clients outside: see docs/differences.md.
@@ -33,6 +25,25 @@ func fromOutside(servers string, dial func(from string, to target, want string) 
 		return c.except(clientKept, servers+" as own")
 	}
 	return c
+}
+
+// large asks by datagrams that do not fit into one packet: section 6.4.
+func large(from string, to target, server string) check {
+	const size = 3000
+	return check{what: "large datagrams from " + from, kubeProxy: server,
+		observe: func(e *env, w *world.World, _ string) string {
+			socket := clientOf(w, from).Dial(process.UDP, to(e))
+			defer socket.Close()
+			text := strings.Repeat("x", size)
+			answer := socket.Exchange(text)
+			switch {
+			case !answer.OK():
+				return failed(answer.Outcome)
+			case answer.Text != text:
+				return "another text"
+			}
+			return answer.Server
+		}}
 }
 
 // outsideCases are the clients outside: sections 2.2, 3.4, 5.2, 6.1 and 6.2 for packets.
@@ -106,6 +117,26 @@ var outsideCases = []testCase{{
 		checks: []check{
 			tcp("outside", nodePort("web", node4, 80), "refused"),
 			tcp("outside", at("192.0.2.73:80"), "refused"),
+		},
+	}},
+}, {
+	name: "datagrams larger than a packet", section: "6.4",
+	steps: []step{{
+		change: func(e *env) { e.service("dns", onUDP, ofType(corev1.ServiceTypeNodePort)); e.pods("dns", "remote-1") },
+		checks: []check{
+			large("client", clusterIP("dns", 4, 80), "remote-1"),
+			large("client", clusterIP("dns", 6, 80), "remote-1"),
+			large("host", clusterIP("dns", 4, 80), "remote-1"),
+			large("outside", nodePort("dns", node4, 80), "remote-1"),
+			large("outside", nodePort("dns", node6, 80), "remote-1"),
+		},
+	}, {
+		name:   "on the node",
+		change: func(e *env) { e.pods("dns", "local-1"); e.end("dns", "remote-1") },
+		checks: []check{
+			large("client", clusterIP("dns", 4, 80), "local-1"),
+			large("outside", nodePort("dns", node4, 80), "local-1"),
+			large("outside", nodePort("dns", node6, 80), "local-1"),
 		},
 	}},
 }, {
@@ -220,89 +251,3 @@ var outsideCases = []testCase{{
 		checks: []check{goesOn("tcp", "remote-2")},
 	}},
 }}
-
-// healthCases are section 7.1: what a load balancer sees at the health-check node port.
-var healthCases = []testCase{{
-	name: "the health-check node port says how many pods the node has", section: "7.1",
-	steps: []step{{
-		change: func(e *env) {
-			e.service("web", ingress("192.0.2.77", vip), externalLocal)
-			e.pods("web", "local-1", "local-2", "remote-1")
-		},
-		checks: []check{healthOf("web", `200 weight 2 {"localEndpoints":2,"service":{"name":"web","namespace":"NAMESPACE"},"serviceProxyHealthy":true}`)},
-	}, {
-		name:   "one terminates",
-		change: func(e *env) { e.terminate("web", "local-1") },
-		checks: []check{healthOf("web", `200 weight 1 {"localEndpoints":1,"service":{"name":"web","namespace":"NAMESPACE"},"serviceProxyHealthy":true}`)},
-	}, {
-		name:   "both do",
-		change: func(e *env) { e.terminate("web", "local-2") },
-		checks: []check{healthOf("web", `503 weight 0 {"localEndpoints":0,"service":{"name":"web","namespace":"NAMESPACE"},"serviceProxyHealthy":true}`)},
-	}, {
-		name: "the policy changes",
-		change: func(e *env) {
-			e.remember("health", healthPort("web"))
-			e.update("web", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster })
-		},
-		checks: []check{tcp("outside", remembered("health"), "refused")},
-	}},
-}, {
-	name: "pods with several ports count once at the health-check node port", section: "7.1",
-	steps: []step{{
-		change: func(e *env) {
-			e.service("web", handwritten, ingress("192.0.2.78", vip), externalLocal)
-			e.slice("web", endpoint("local-1"))
-			e.sliceWith("web", slicePort("", corev1.ProtocolTCP, as[int32](world.OtherPort)), endpoint("local-1"),
-				endpoint("local-2", func(e *discoveryv1.Endpoint) { e.NodeName = as(world.Remote) }))
-		},
-		checks: []check{healthOf("web", `200 weight 1 {"localEndpoints":1,"service":{"name":"web","namespace":"NAMESPACE"},"serviceProxyHealthy":true}`)},
-	}},
-}}
-
-func healthPort(service string) target {
-	return func(e *env) netip.AddrPort {
-		return netip.AddrPortFrom(netip.MustParseAddr(node4), uint16(e.services[service].Spec.HealthCheckNodePort))
-	}
-}
-
-// healthOf asks the health-check node port of a Service.
-func healthOf(service, want string) check {
-	return check{what: "health-check node port", kubeProxy: want,
-		observe: func(e *env, w *world.World, _ string) string {
-			client := http.Client{Timeout: 4 * time.Second, Transport: &http.Transport{
-				DisableKeepAlives: true,
-				DialContext: func(ctx context.Context, network, address string) (connection net.Conn, err error) {
-					err = w.Node.Do(func() error {
-						connection, err = new(net.Dialer).DialContext(ctx, network, address)
-						return err
-					})
-					return connection, err
-				},
-			}}
-			response, err := client.Get("http://" + healthPort(service)(e).String() + "/anything")
-			if err != nil {
-				return err.Error()
-			}
-			defer response.Body.Close()
-			body, err := io.ReadAll(response.Body)
-			if err != nil {
-				return err.Error()
-			}
-			return fmt.Sprintf("%d weight %s %s", response.StatusCode,
-				response.Header.Get("X-Load-Balancing-Endpoint-Weight"), canonical(body, e.namespace))
-		}}
-}
-
-// canonical is a JSON object without blanks, its keys sorted, and the case's namespace by a name that is always the
-// same.
-func canonical(body []byte, namespace string) string {
-	var object map[string]any
-	if err := json.Unmarshal(body, &object); err != nil {
-		return string(body)
-	}
-	text, err := json.Marshal(object)
-	if err != nil {
-		return string(body)
-	}
-	return strings.Replace(string(text), `"`+namespace+`"`, `"NAMESPACE"`, 1)
-}

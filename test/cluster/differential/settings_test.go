@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shunt-lb/shunt/test/cluster/world"
+	"github.com/shunt-lb/shunt/test/lab/process"
 )
 
 // variant is a KubeProxyConfiguration that both get, and what it changes.
@@ -34,7 +34,7 @@ func settingsCases() []testCase {
 	for _, v := range variants {
 		all = append(all, testCase{steps: v.steps})
 	}
-	return append(all, restartCase(nil), zoneCase)
+	return append(all, restartCase(nil), zoneCase, eligibilityCase)
 }
 
 func with(more ...string) []string { return append(more, world.DetectPods...) }
@@ -125,11 +125,30 @@ var variants = []variant{{
 	}},
 }}
 
+// pinned says whether a client's connections are answered by the one who answered first, in whichever step.
+func pinned(from string, to target) check {
+	first := map[*world.World]string{}
+	return check{what: "connections with affinity", kubeProxy: "the same server",
+		observe: func(e *env, w *world.World, _ string) string {
+			for range 10 {
+				answer := e.one(w, process.TCP, from, to)
+				if first[w] == "" {
+					first[w] = answer
+				}
+				if answer != first[w] {
+					return answer + " instead of " + first[w]
+				}
+			}
+			return "the same server"
+		}}
+}
+
 // TestProxiesComeBack kills both, and changes objects while they are away.
 func TestProxiesComeBack(t *testing.T) {
 	s := newSuite(t)
 	s.start(t)
 	t.Run("zone", func(t *testing.T) { s.run(t, zoneCase) })
+	t.Run("health", func(t *testing.T) { s.run(t, eligibilityCase) })
 	t.Run("restart", func(t *testing.T) { s.run(t, restartCase(s)) })
 }
 
@@ -138,6 +157,7 @@ func restartCase(s *suite) testCase {
 	stays := []check{
 		tcp("client", clusterIP("stays", 4, 80), "local-1 remote-1 as own"),
 		goesOn("open", "local-1"),
+		pinned("client", clusterIP("pinned", 4, 80)),
 	}
 	return testCase{steps: []step{{
 		change: func(e *env) {
@@ -147,9 +167,11 @@ func restartCase(s *suite) testCase {
 			e.pods("stays", "local-1", "remote-1")
 			e.pods("goes", "local-1")
 			e.pods("flow", "local-1")
+			e.service("pinned", affinity(10800))
+			e.pods("pinned", four...)
 			e.remember("gone", clusterIP("goes", 4, 80))
 		},
-		checks: []check{opens("open", "tcp", "client", clusterIP("flow", 4, 80), "local-1"), stays[0]},
+		checks: []check{opens("open", "tcp", "client", clusterIP("flow", 4, 80), "local-1"), stays[0], stays[2]},
 	}, {
 		name: "no proxy", unsettled: true,
 		change: func(e *env) {
@@ -192,12 +214,10 @@ var zoneCase = testCase{steps: []step{{
 
 func (e *env) setZone(zone string) {
 	e.t.Helper()
-	node, err := e.API.CoreV1().Nodes().Get(e.t.Context(), world.Tested, metav1.GetOptions{})
-	e.must(err)
-	delete(node.Labels, corev1.LabelTopologyZone)
-	if zone != "" {
-		node.Labels[corev1.LabelTopologyZone] = zone
-	}
-	_, err = e.API.CoreV1().Nodes().Update(e.t.Context(), node, metav1.UpdateOptions{})
-	e.must(err)
+	e.updateNode(func(node *corev1.Node) {
+		delete(node.Labels, corev1.LabelTopologyZone)
+		if zone != "" {
+			node.Labels[corev1.LabelTopologyZone] = zone
+		}
+	})
 }
