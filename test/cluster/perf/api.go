@@ -35,16 +35,18 @@ type api struct {
 func startAPI(ctx context.Context, host *lab.Client, o objects) (*api, error) {
 	a := &api{at: netip.AddrPortFrom(host.Address4, apiPort), lists: map[string][]byte{}}
 	list := metav1.ListMeta{ResourceVersion: "1"}
-	for resource, of := range map[string]struct {
-		group, kind string
-		list        any
+	for _, of := range []struct {
+		resource, version, kind string
+		list                    any
 	}{
-		"services":       {"v1", "ServiceList", &corev1.ServiceList{ListMeta: list, Items: o.services}},
-		"nodes":          {"v1", "NodeList", &corev1.NodeList{ListMeta: list, Items: o.nodes}},
-		"endpointslices": {"discovery.k8s.io/v1", "EndpointSliceList", &discoveryv1.EndpointSliceList{ListMeta: list, Items: o.slices}},
-		"servicecidrs":   {"networking.k8s.io/v1", "ServiceCIDRList", &networkingv1.ServiceCIDRList{ListMeta: list, Items: o.ranges}},
+		{"services", "v1", "ServiceList", &corev1.ServiceList{ListMeta: list, Items: o.services}},
+		{"nodes", "v1", "NodeList", &corev1.NodeList{ListMeta: list, Items: o.nodes}},
+		{"endpointslices", "discovery.k8s.io/v1", "EndpointSliceList",
+			&discoveryv1.EndpointSliceList{ListMeta: list, Items: o.slices}},
+		{"servicecidrs", "networking.k8s.io/v1", "ServiceCIDRList",
+			&networkingv1.ServiceCIDRList{ListMeta: list, Items: o.ranges}},
 	} {
-		if err := a.encode(resource, of.group, of.kind, of.list); err != nil {
+		if err := a.encode(of.resource, of.version, of.kind, of.list); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -121,6 +122,7 @@ type bench struct {
 	worlds   []*world
 	cases    []*benchCase
 	samples  map[*benchCase]map[*world][]sample
+	rounds   int // that are complete
 	failures []string
 	progress io.Writer
 	// began and ended are when the rounds were, and load is the machine's load average before them.
@@ -159,17 +161,21 @@ func (b *bench) sample(c *benchCase, w *world) (sample, error) {
 }
 
 // run measures each case in all worlds, one after the other in a new order, and so for all rounds: what disturbs the
-// machine disturbs all of them.
-func (b *bench) run() error {
+// machine disturbs all of them. It ends after the round in which the context does.
+func (b *bench) run(ctx context.Context) error {
 	b.samples = map[*benchCase]map[*world][]sample{}
 	b.load, b.began = loadAverage(), time.Now()
-	for round := range b.settings.rounds {
+	for round := 0; round < b.settings.rounds && ctx.Err() == nil; round++ {
 		fmt.Fprintf(b.progress, "round %d of %d\n", round+1, b.settings.rounds)
 		for _, c := range b.cases {
 			if err := b.roundOf(c); err != nil {
 				return err
 			}
 		}
+		b.rounds++
+	}
+	if b.rounds == 0 {
+		return context.Cause(ctx)
 	}
 	b.ended = time.Now()
 	return nil

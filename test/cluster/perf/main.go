@@ -120,6 +120,9 @@ func run(ctx context.Context, settings settings, helper []string, output, progre
 		return err
 	}
 	b := &bench{settings: settings, cases: selectCases(settings.only), progress: progress}
+	if len(b.cases) == 0 {
+		return errors.New("no case has such words: see the report for theirs")
+	}
 	if b.kernel, err = findKernelThread(settings.cpu); err != nil {
 		return err
 	}
@@ -130,7 +133,7 @@ func run(ctx context.Context, settings settings, helper []string, output, progre
 		}
 	}
 	err = b.inWorlds(ctx, helper, variants(settings), func() error {
-		if err := errors.Join(b.calibrate(), b.run()); err != nil {
+		if err := errors.Join(b.calibrate(), b.run(ctx)); err != nil || ctx.Err() != nil {
 			return err
 		}
 		r.programs, err = b.programCosts()
@@ -142,16 +145,20 @@ func run(ctx context.Context, settings settings, helper []string, output, progre
 	return errors.Join(r.write(output), r.replace(settings.document), b.verdict())
 }
 
-// inWorlds makes a world for each variant, one in the other, and runs body in the last.
+// inWorlds makes a world for each variant, one in the other, and runs body in the last. The worlds outlive an interrupt:
+// what has been measured until then is reported.
 func (b *bench) inWorlds(ctx context.Context, helper []string, left []variant, body func() error) error {
 	if len(left) == 0 {
 		return body()
 	}
-	return lab.Run(ctx, helper, func(l *lab.Lab) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return lab.Run(context.WithoutCancel(ctx), helper, func(l *lab.Lab) error {
 		fmt.Fprintf(b.progress, "make a world with %s\n", left[0].name())
-		ctx, cancel := context.WithCancel(ctx)
+		serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
-		w, err := newWorld(ctx, l, left[0], b.settings)
+		w, err := newWorld(ctx, serving, l, left[0], b.settings)
 		if err != nil {
 			return err
 		}

@@ -31,8 +31,8 @@ type caseCosts struct {
 	programs []programCost
 }
 
-// programCosts lets the kernel measure the programs of shunt in each case. It does so apart from the rounds, because
-// the kernel's clock is part of what would be measured.
+// programCosts lets the kernel measure the programs of shunt, with the most Services, in each case. It does so apart
+// from the rounds, because the kernel's clock is part of what would be measured.
 func (b *bench) programCosts() ([]caseCosts, error) {
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 	if err != nil {
@@ -41,7 +41,7 @@ func (b *bench) programCosts() ([]caseCosts, error) {
 	defer stats.Close()
 	var all []caseCosts
 	for _, w := range b.worlds {
-		if w.variant.proxy != shuntName {
+		if w.variant.proxy != shuntName || w.variant.services != slices.Max(b.settings.services) {
 			continue
 		}
 		fmt.Fprintf(b.progress, "measure the programs of %s\n", w.variant.name())
@@ -83,7 +83,8 @@ func (b *bench) costsOf(w *world, c *benchCase, programs map[string]*ebpf.Progra
 			continue
 		}
 		costs.programs = append(costs.programs, programCost{
-			name: name, runs: runs / float64(c.count), nanoseconds: float64((s.Runtime - before[name].Runtime).Nanoseconds()) / runs,
+			name: name, runs: runs / float64(c.count),
+			nanoseconds: float64((s.Runtime - before[name].Runtime).Nanoseconds()) / runs,
 		})
 	}
 	slices.SortFunc(costs.programs, func(a, b programCost) int { return strings.Compare(a.name, b.name) })

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"strings"
@@ -50,6 +51,7 @@ func (r *report) replace(file string) error {
 func (r *report) write(to io.Writer) error {
 	var out strings.Builder
 	r.writeRun(&out)
+	r.writeSummary(&out)
 	r.writeTargets(&out)
 	for _, p := range paths {
 		for _, f := range families {
@@ -67,7 +69,7 @@ func (r *report) write(to io.Writer) error {
 func (r *report) writeRun(out *strings.Builder) {
 	fmt.Fprintf(out, "\n## The run\n%s, %s. kube-proxy %s, shunt %s. %d rounds in %s; load average before them: %.1f. ",
 		r.began.UTC().Format("2006-01-02 15:04 UTC"), describeMachine(), binaries.Version, revision(),
-		r.settings.rounds, r.ended.Sub(r.began).Round(time.Second), r.load)
+		r.rounds, r.ended.Sub(r.began).Round(time.Second), r.load)
 	if r.kernel == 0 {
 		out.WriteString("The kernel's packet thread is not visible here: its CPU time is missing. ")
 	}
@@ -88,6 +90,33 @@ func revision() string {
 		return "of this tree"
 	}
 	return "at " + strings.TrimSpace(string(output))
+}
+
+// writeSummary has one figure for each path: the geometric mean over the operations.
+func (r *report) writeSummary(out *strings.Builder) {
+	out.WriteString("\n## Summary\nCPU time by that of direct traffic: the geometric mean over the operations of their medians, which are " +
+		"below.\n\n| path | target |")
+	for _, w := range r.worlds[1:] {
+		fmt.Fprintf(out, " %s |", w.variant.name())
+	}
+	out.WriteString("\n|---|---|" + strings.Repeat("---|", len(r.worlds)-1) + "\n")
+	for _, p := range paths {
+		for _, f := range families {
+			cases := r.casesOf(p, f)
+			if len(cases) == 0 {
+				continue
+			}
+			fmt.Fprintf(out, "| %s, %s | %.2f |", p.name, f, p.target)
+			for _, w := range r.worlds[1:] {
+				sum := 0.0
+				for _, c := range cases {
+					sum += math.Log(r.ratios(c, w).median)
+				}
+				fmt.Fprintf(out, " %.2f |", math.Exp(sum/float64(len(cases))))
+			}
+			out.WriteString("\n")
+		}
+	}
 }
 
 // writeTargets lists what shunt costs more than it should, by the median.
@@ -115,6 +144,9 @@ func (r *report) writeTargets(out *strings.Builder) {
 func (s spread) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", s.median, s.least, s.most) }
 
 func (r *report) writeCosts(out *strings.Builder, p path, f family) {
+	if len(r.casesOf(p, f)) == 0 {
+		return
+	}
 	fmt.Fprintf(out, "\n## %s, %s\nCPU time of an operation by that of direct traffic: median (least–most) of the rounds. "+
 		"Target for shunt: %.2f.\n\n| operation | direct, µs |", p.name, f, p.target)
 	for _, w := range r.worlds[1:] {

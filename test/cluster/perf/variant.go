@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -27,6 +28,8 @@ const (
 	directName = "direct"
 	againName  = "direct again"
 	shuntName  = "shunt"
+	// uplinksName is shunt with the packet programs on the node's own devices alone.
+	uplinksName = "shunt !veth*"
 )
 
 // variants has direct traffic first: the others are compared with it. It is there twice, which shows what difference the
@@ -36,15 +39,16 @@ func variants(settings settings) []variant {
 	for _, one := range []variant{
 		{proxy: "kube-proxy nftables", command: kubeProxy("nftables")},
 		{proxy: "kube-proxy iptables", command: kubeProxy("iptables")},
-		{proxy: shuntName, command: shuntAgent},
+		{proxy: shuntName, command: shuntAgent()},
 	} {
 		for _, services := range settings.services {
-			if one.services = services; matches(settings.proxies, one.name()) {
-				all = append(all, one)
-			}
+			one.services = services
+			all = append(all, one)
 		}
 	}
-	return all
+	// For nodes all of whose pods share its kernel: their devices need no programs, for their sockets have them.
+	all = append(all, variant{proxy: uplinksName, services: settings.services[0], command: shuntAgent("--devices=!veth*")})
+	return slices.DeleteFunc(all, func(v variant) bool { return v.command != nil && !matches(settings.proxies, v.name()) })
 }
 
 func kubeProxy(mode string) func(*world, settings, string) (*exec.Cmd, error) {
@@ -69,8 +73,11 @@ func kubeProxy(mode string) func(*world, settings, string) (*exec.Cmd, error) {
 	}
 }
 
-func shuntAgent(w *world, settings settings, kubeconfig string) (*exec.Cmd, error) {
-	return exec.Command(settings.shunt, "agent", "--kubeconfig="+kubeconfig, "--node-name="+testedNode,
-		"--cgroup-root="+w.node.CgroupRoot, "--bpffs="+w.node.BPFFS, "--oom-score-adj=0",
-		"--cluster-cidr="+podRange4+","+podRange6, "--packet-path"), nil
+func shuntAgent(flags ...string) func(*world, settings, string) (*exec.Cmd, error) {
+	return func(w *world, settings settings, kubeconfig string) (*exec.Cmd, error) {
+		usual := []string{"agent", "--kubeconfig=" + kubeconfig, "--node-name=" + testedNode,
+			"--cgroup-root=" + w.node.CgroupRoot, "--bpffs=" + w.node.BPFFS, "--oom-score-adj=0",
+			"--cluster-cidr=" + podRange4 + "," + podRange6, "--packet-path"}
+		return exec.Command(settings.shunt, append(usual, flags...)...), nil
+	}
 }

@@ -45,7 +45,8 @@ type startCost struct {
 	Memory  int // MB resident when it has settled
 }
 
-func newWorld(ctx context.Context, l *lab.Lab, v variant, settings settings) (*world, error) {
+// newWorld makes a world; its API server goes with serving.
+func newWorld(ctx, serving context.Context, l *lab.Lab, v variant, settings settings) (*world, error) {
 	w := &world{variant: v}
 	w.node = l.Node(lab.NodeOptions{Name: testedNode})
 	w.far = l.Node(lab.NodeOptions{})
@@ -68,7 +69,7 @@ func newWorld(ctx context.Context, l *lab.Lab, v variant, settings settings) (*w
 		return w, nil
 	}
 	host := l.Client(lab.ClientOptions{Name: "api"})
-	return w, w.startProxy(ctx, host, settings)
+	return w, w.startProxy(ctx, serving, host, settings)
 }
 
 func (w *world) prepare(cpu int) error {
@@ -87,10 +88,10 @@ func (w *world) prepare(cpu int) error {
 	return nil
 }
 
-func (w *world) startProxy(ctx context.Context, host *lab.Client, settings settings) error {
+func (w *world) startProxy(ctx, serving context.Context, host *lab.Client, settings settings) error {
 	o := newObjects(testedNodeObject(w.node), w.variant.services,
 		backend{w.local.Address4, w.local.Address6, w.node.Name}, backend{w.remote.Address4, w.remote.Address6, w.far.Name})
-	server, err := startAPI(ctx, host, o)
+	server, err := startAPI(serving, host, o)
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (w *world) startProxy(ctx context.Context, host *lab.Client, settings setti
 		return err
 	}
 	begin := time.Now()
-	if err := w.awaitProgrammed(); err != nil {
+	if err := w.awaitProgrammed(ctx); err != nil {
 		return fmt.Errorf("%s: %w\n%s", w.variant.name(), err, lastLines(w.logFile("proxy")))
 	}
 	w.started.Elapsed = time.Since(begin)
@@ -134,27 +135,27 @@ func (w *world) start(name string, command *exec.Cmd) (*lab.Program, error) {
 }
 
 // awaitProgrammed waits until each path is open, and the last of the other Services too.
-func (w *world) awaitProgrammed() error {
+func (w *world) awaitProgrammed(ctx context.Context) error {
 	last := lastFiller(w.variant.services)
 	deadline := time.Now().Add(programPatience)
 	for _, family := range families {
 		for _, path := range paths {
 			for _, kind := range []traffic.Kind{traffic.Exchange, traffic.Flow} {
 				client, to := path.client(w), path.service(w, family)
-				if err := w.await(client, traffic.Work{Kind: kind, To: to}, deadline); err != nil {
+				if err := w.await(ctx, client, traffic.Work{Kind: kind, To: to}, deadline); err != nil {
 					return fmt.Errorf("wait for %s: %w", path.name, err)
 				}
 			}
 		}
 		work := traffic.Work{Kind: traffic.Exchange, To: netip.AddrPortFrom(family.of(last.address4, last.address6), dialedPort)}
-		if err := w.await(w.client, work, deadline); err != nil {
+		if err := w.await(ctx, w.client, work, deadline); err != nil {
 			return fmt.Errorf("wait for the last Service: %w", err)
 		}
 	}
 	return nil
 }
 
-func (w *world) await(client *lab.Process, work traffic.Work, deadline time.Time) error {
+func (w *world) await(ctx context.Context, client *lab.Process, work traffic.Work, deadline time.Time) error {
 	work.Count, work.Patience = 1, probePatience
 	for {
 		_, err := traffic.Run(client, work)
@@ -165,6 +166,8 @@ func (w *world) await(client *lab.Process, work traffic.Work, deadline time.Time
 			return err
 		}
 		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		case <-w.proxy.Done():
 			return fmt.Errorf("the proxy has ended: %v", w.proxy.Wait())
 		case <-time.After(10 * time.Millisecond):
