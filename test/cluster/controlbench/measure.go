@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -162,7 +162,7 @@ func (b *bench) measureChurn(ctx context.Context, w *world.World, size int, meas
 	if err != nil {
 		return err
 	}
-	var made atomic.Int64
+	var made churned
 	ctx, cancel := context.WithTimeout(ctx, b.churn)
 	defer cancel()
 	failed := make(chan error, churnWorkers)
@@ -185,14 +185,27 @@ func (b *bench) measureChurn(ctx context.Context, w *world.World, size int, meas
 		err = errors.Join(err, last)
 	}
 	after, cpuErr := cpuOf(w)
-	if changes := made.Load(); changes > 0 {
-		measured.changeCPU = (after - before) / time.Duration(changes)
+	if made.changes > 0 {
+		measured.changeCPU = (after - before) / time.Duration(made.changes)
 	}
-	return errors.Join(err, cpuErr, b.restore(context.WithoutCancel(ctx), min(int(made.Load())+churnWorkers, size)))
+	return errors.Join(err, cpuErr, b.restore(context.WithoutCancel(ctx), made.services))
+}
+
+// churned counts changes, and the Services from the first to the last that was changed.
+type churned struct {
+	mutex             sync.Mutex
+	changes, services int
+}
+
+func (c *churned) add(number int) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.changes++
+	c.services = max(c.services, number+1)
 }
 
 // churnServices changes its share of the Services in turn, forth and back.
-func (b *bench) churnServices(ctx context.Context, worker, size int, made *atomic.Int64) error {
+func (b *bench) churnServices(ctx context.Context, worker, size int, made *churned) error {
 	ticker := time.NewTicker(time.Second * churnWorkers / churnRate)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
@@ -210,7 +223,7 @@ func (b *bench) churnServices(ctx context.Context, worker, size int, made *atomi
 		if err := b.change(context.WithoutCancel(ctx), name(number), number, port); err != nil {
 			return err
 		}
-		made.Add(1)
+		made.add(number)
 	}
 }
 
