@@ -127,7 +127,7 @@ func run(ctx context.Context, settings settings, helper []string, output, progre
 		return err
 	}
 	r := &report{bench: b}
-	if settings.only == nil && settings.proxies == nil {
+	if settings.only == nil {
 		if r.memory, err = measureMemory(ctx, helper, settings); err != nil {
 			return err
 		}
